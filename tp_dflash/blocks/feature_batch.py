@@ -1,0 +1,22 @@
+"""What a target rank knows about a pack and a drafter rank needs: the payload of the streams."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureBatch:
+    """The target's view of one pack, without any padding; T, U, A are this pack's real counts.
+
+    features_TF: outputs of the tapped layers side by side, F = K x D, in the order of the layer ids.
+    teacher_hidden_UD: the target's last hidden state, after its final norm, at the layout's unique teacher rows.
+    anchor_embeddings_AD: the target's embedding rows of the anchor tokens.
+    """
+
+    pack_id: int
+    features_TF: Tensor
+    teacher_hidden_UD: Tensor
+    anchor_embeddings_AD: Tensor
