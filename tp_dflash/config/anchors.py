@@ -1,0 +1,16 @@
+"""How many blocks are drawn."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from tp_dflash.config.section import Section
+
+
+class AnchorsConfig(Section):
+    """Caps on the anchors of a pack (fixed shape: unfilled anchors are padding) and of a document."""
+
+    per_pack: int = Field(
+        512, ge=1, description="A: blocks of one pack; the anchors with the lowest random priorities stay."
+    )
+    per_document: int | None = Field(None, ge=1, description="At most so many anchors of one document; unset: no cap.")

@@ -1,0 +1,16 @@
+"""When the state of a run is saved and how much of it is kept."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from tp_dflash.config.section import Section
+
+
+class CheckpointConfig(Section):
+    """Saving of everything that the next step depends on."""
+
+    every_steps: int = Field(
+        500, ge=1, description="Save after so many optimizer steps; the last step is always saved."
+    )
+    keep_last: int = Field(2, ge=1, description="Newest complete checkpoints that are kept.")

@@ -1,0 +1,26 @@
+"""Which local GPUs play which role on every node."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from tp_dflash.config.section import Section
+
+
+class PlacementConfig(Section):
+    """Local GPU numbers of each role, repeated on every node; on CPU machines they number the local ranks."""
+
+    target: str = Field(
+        "colocated",
+        description='GPUs that run the target, as "0-4" or "0,2"; "colocated": every drafter rank also hosts the target.',
+    )
+    drafter: str = Field("0", description="GPUs that train the drafter; each brings its own packs.")
+    head: str | None = Field(
+        None,
+        description="GPUs that own a shard of the lm_heads. Those that are not drafter GPUs own a shard without a drafter copy. Default: the drafter GPUs.",
+    )
+    tensor_parallel: int = Field(
+        1,
+        ge=1,
+        description="Drafter GPUs that share one copy of the lm_heads; further drafter GPUs repeat it data-parallel.",
+    )

@@ -1,0 +1,43 @@
+"""The whole configuration of a run: every section, and the rules that span several of them."""
+
+from __future__ import annotations
+
+from pydantic import Field, model_validator
+
+from tp_dflash.config.anchors import AnchorsConfig
+from tp_dflash.config.checkpoint import CheckpointConfig
+from tp_dflash.config.data import DataConfig
+from tp_dflash.config.drafter import DrafterConfig
+from tp_dflash.config.evaluation import EvaluationConfig
+from tp_dflash.config.logging import LoggingConfig
+from tp_dflash.config.objective import Objective
+from tp_dflash.config.optimizer import OptimizerConfig
+from tp_dflash.config.placement import PlacementConfig
+from tp_dflash.config.section import Section
+from tp_dflash.config.target import TargetConfig
+from tp_dflash.config.training import TrainingConfig
+
+
+class RunConfig(Section):
+    """One TOML file: a table for each section. Relative paths are seen from where the command is started."""
+
+    target: TargetConfig = Field(description="The frozen model.")
+    drafter: DrafterConfig = Field(description="The network that is trained, and its blocks.")
+    data: DataConfig = Field(description="Training text and how it is packed.")
+    anchors: AnchorsConfig = Field(AnchorsConfig(), description="How many blocks are drawn.")
+    objective: Objective = Field(Objective(), description="The loss.")
+    placement: PlacementConfig = Field(PlacementConfig(), description="Which GPU does what.")
+    optimizer: OptimizerConfig = Field(OptimizerConfig(), description="Optimiser and schedule.")
+    training: TrainingConfig = Field(TrainingConfig(), description="The course of the run.")
+    checkpoint: CheckpointConfig = Field(CheckpointConfig(), description="Saving.")
+    evaluation: EvaluationConfig = Field(EvaluationConfig(), description="Speculative decoding with the result.")
+    logging: LoggingConfig = Field(LoggingConfig(), description="What is written while the run goes on.")
+
+    @model_validator(mode="after")
+    def _dpace_needs_whole_blocks(self) -> RunConfig:
+        if self.training.head_chunk_rows < self.drafter.block_size:
+            raise ValueError(
+                f"training.head_chunk_rows: expected at least one block of {self.drafter.block_size} rows, got "
+                f"{self.training.head_chunk_rows}; raise training.head_chunk_rows"
+            )
+        return self

@@ -1,0 +1,79 @@
+"""All process groups of a run, opened in one global order and each used once before training starts.
+
+Streams have groups of their own: a point-to-point message that shares a communicator with collectives is ordered after
+them, and a pool that shares one with the gradient reduction can stall. The first use of a communicator is a handshake of
+all its members; done lazily in the middle of a step, two ranks can wait for each other's handshake for ever.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch.distributed import ProcessGroup
+
+from tp_dflash.placement import Placement
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """This rank's groups; None where it is not a member.
+
+    everyone: gloo, all ranks, for decisions made on the host. workers: gloo, the ranks with a head shard, for the facts of
+    a step. drafters: device backend, all drafter ranks (parameter shards, gradients). head: device backend, the ranks that
+    share this rank's copy of the lm_heads. streams: device backend, one group a (target, drafter) pair of this rank.
+    """
+
+    everyone: ProcessGroup
+    workers: ProcessGroup | None
+    drafters: ProcessGroup | None
+    head: ProcessGroup | None
+    streams: dict[tuple[int, int], ProcessGroup]
+
+
+def open_groups(placement: Placement, rank: int, device: torch.device, timeout_seconds: float) -> Groups:
+    """Open every group of the run; to be called by all ranks of the initialised default group at the same point."""
+    timeout = timedelta(seconds=timeout_seconds)
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    workers = tuple(place.rank for place in placement.places if place.is_head)
+
+    def opened(ranks: tuple[int, ...], group_backend: str) -> ProcessGroup | None:
+        group = dist.new_group(list(ranks), timeout=timeout, backend=group_backend)
+        return group if rank in ranks else None
+
+    everyone = opened(tuple(place.rank for place in placement.places), "gloo")
+    assert everyone is not None
+    groups = Groups(
+        everyone=everyone,
+        workers=opened(workers, "gloo"),
+        drafters=opened(placement.drafters, backend),
+        head=_only([opened(group.ranks, backend) for group in placement.head_groups]),
+        streams={pair: group for pair in placement.stream_pairs if (group := opened(pair, backend)) is not None},
+    )
+    _use_once(groups, placement, rank, device)
+    return groups
+
+
+def _only(groups: list[ProcessGroup | None]) -> ProcessGroup | None:
+    mine = [group for group in groups if group is not None]
+    return mine[0] if mine else None
+
+
+def _use_once(groups: Groups, placement: Placement, rank: int, device: torch.device) -> None:
+    """One tiny operation on each group, all ranks in the same order, so that every communicator is open afterwards."""
+    for group in (groups.drafters, groups.head):
+        if group is not None:
+            dist.all_reduce(torch.zeros(1, device=device), group=group)
+    for pair in placement.stream_pairs:
+        if pair not in groups.streams:
+            continue
+        token = torch.zeros(1, device=device)
+        if rank == pair[0]:
+            dist.send(token, dst=pair[1], group=groups.streams[pair])
+        else:
+            dist.recv(token, src=pair[0], group=groups.streams[pair])
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    dist.barrier(group=groups.everyone)
