@@ -1,0 +1,78 @@
+"""Masters stay fp32, a skipped step leaves no trace, and the rate depends on the step alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from tp_dflash.config.optimizer import OptimizerConfig
+from tp_dflash.training.optimizer import build_optimizer, learning_rate, optimizer_step
+
+CONFIG = OptimizerConfig(learning_rate=1.0, warmup_ratio=0.2, final_learning_rate_ratio=0.1)
+
+
+def _module() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 4, bias=False), nn.RMSNorm(4))
+
+
+def _give_gradients(module: nn.Module, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in module.parameters():
+        parameter.grad = torch.randn(parameter.shape, generator=generator)
+
+
+def test_warm_up_then_cosine() -> None:
+    rates = [learning_rate(step, 20, CONFIG) for step in range(20)]
+    assert rates[:5] == pytest.approx([0.25, 0.5, 0.75, 1.0, 1.0])
+    assert rates[-1] == pytest.approx(0.1)
+    assert all(later <= earlier for earlier, later in zip(rates[4:], rates[5:], strict=False))
+
+
+@pytest.mark.parametrize("total", [1, 2, 3, 1000])
+def test_every_length_of_run_has_rates(total: int) -> None:
+    rates = [learning_rate(step, total, CONFIG) for step in range(total)]
+    assert all(0 < rate <= 1 for rate in rates)
+
+
+def test_a_skipped_step_leaves_weights_moments_and_counts() -> None:
+    taken, skipping = _module(), _module()
+    optimizers = [build_optimizer(module, OptimizerConfig()) for module in (taken, skipping)]
+    go, skip = torch.zeros(()), torch.ones(())
+    for seed in (1, 2):
+        for module, optimizer in zip((taken, skipping), optimizers, strict=True):
+            _give_gradients(module, seed)
+            optimizer_step(optimizer, 0.1, go)
+        _give_gradients(skipping, 99)
+        next(skipping.parameters()).grad[0] = float("nan")
+        optimizer_step(optimizers[1], 0.1, skip)
+    for one, other in zip(taken.parameters(), skipping.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_small_updates_of_norm_weights_add_up() -> None:
+    """100 updates of about -6e-4 on a weight of 1.0: 0.94 in fp32 masters, 1.0 for ever in bf16."""
+    norm = nn.RMSNorm(1)
+    optimizer = build_optimizer(norm, OptimizerConfig(learning_rate=6e-4))
+    for _ in range(100):
+        norm.weight.grad = torch.ones(1)
+        optimizer_step(optimizer, 6e-4, torch.zeros(()))
+    assert norm.weight.item() == pytest.approx(0.94, abs=1e-4)
+
+
+def test_low_precision_masters_are_refused() -> None:
+    with pytest.raises(ValueError, match="fp32 master weights"):
+        build_optimizer(_module().to(torch.bfloat16), OptimizerConfig())
+
+
+def test_norm_weights_do_not_decay() -> None:
+    module = _module()
+    optimizer = build_optimizer(module, OptimizerConfig(weight_decay=0.5))
+    before = [parameter.clone() for parameter in module.parameters()]
+    for parameter in module.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer_step(optimizer, 0.1, torch.zeros(()))
+    matrix, vector = list(module.parameters())
+    assert torch.allclose(matrix, before[0] * 0.95)
+    assert torch.equal(vector, before[1])

@@ -1,0 +1,73 @@
+"""Save and load everything that the next step depends on, from any number of drafter ranks to any other.
+
+In: the sharded drafter and its optimizer. On disk: safetensors that name each tensor (weights as ``drafter.*``, moments as
+``moment1.*`` and ``moment2.*``), written rank by rank through torch.distributed.checkpoint, and JSON for the rest; nothing
+in a checkpoint can run code. All ranks decide alike which folder to trust: one looks, the others are told.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
+from torch.distributed.checkpoint import HuggingFaceStorageReader, HuggingFaceStorageWriter
+from torch.optim import AdamW
+
+from tp_dflash.training.checkpoint_folder import CheckpointFolder, newest_complete, partial_path, remove_old, seal
+
+
+def training_tensors(drafter: nn.Module, optimizer: AdamW) -> dict[str, Tensor]:
+    """Names and (sharded) tensors of the training state; moments that do not exist yet are made as zeros."""
+    tensors: dict[str, Tensor] = {}
+    for name, parameter in drafter.named_parameters():
+        state = optimizer.state[parameter]
+        if not state:
+            state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
+            state["exp_avg"] = torch.zeros_like(parameter)
+            state["exp_avg_sq"] = torch.zeros_like(parameter)
+        tensors[f"drafter.{name}"] = parameter.detach()
+        tensors[f"moment1.{name}"] = state["exp_avg"]
+        tensors[f"moment2.{name}"] = state["exp_avg_sq"]
+    return tensors
+
+
+def save_tensors(root: Path, step: int, tensors: dict[str, Tensor], drafters: ProcessGroup) -> None:
+    """Write this rank's parts into the partial folder of ``step``; to be called by all ranks of ``drafters``."""
+    writer = HuggingFaceStorageWriter(path=str(partial_path(root, step)), save_distributed=True)
+    dcp.save(tensors, storage_writer=writer, process_group=drafters)
+
+
+def load_training(folder: CheckpointFolder, drafter: nn.Module, optimizer: AdamW, drafters: ProcessGroup) -> None:
+    """Fill weights, moments and step counts from a checkpoint written by any number of ranks."""
+    tensors = training_tensors(drafter, optimizer)
+    dcp.load(tensors, storage_reader=HuggingFaceStorageReader(path=str(folder.path)), process_group=drafters)
+    updates = float(folder.state()["updates"])
+    with torch.no_grad():
+        for name, parameter in drafter.named_parameters():
+            parameter.copy_(tensors[f"drafter.{name}"])
+            state = optimizer.state[parameter]
+            state["exp_avg"], state["exp_avg_sq"] = tensors[f"moment1.{name}"], tensors[f"moment2.{name}"]
+            state["step"] = torch.full((), updates, dtype=torch.float32, device=parameter.device)
+
+
+def seal_checkpoint(
+    root: Path, step: int, state: dict[str, Any], keep_last: int, is_first: bool, group: ProcessGroup
+) -> None:
+    """After every rank has written: one rank seals the folder and removes old ones, the others wait for it."""
+    dist.barrier(group=group)
+    if is_first:
+        seal(root, step, state)
+        remove_old(root, keep_last)
+    dist.barrier(group=group)
+
+
+def find_checkpoint(root: Path, is_first: bool, group: ProcessGroup) -> tuple[CheckpointFolder | None, list[str]]:
+    """The newest complete checkpoint and the lines about damaged ones, the same on every rank of ``group``."""
+    found: list[Any] = [newest_complete(root) if is_first else None]
+    dist.broadcast_object_list(found, group=group, group_src=0)
+    return found[0]
