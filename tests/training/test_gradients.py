@@ -21,7 +21,7 @@ def _mixed_norm(rank: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     replicated, sharded = _with_gradient(3.0), _with_gradient(4.0)
     group = dist.group.WORLD
     parts = [ShardedParameters([replicated], group, copies=dist.get_world_size()), ShardedParameters([sharded], group)]
-    norm, bad = finish_gradients(parts, torch.tensor(1.0), max_norm=1.0)
+    norm, _bad = finish_gradients(parts, torch.tensor(1.0), max_norm=1.0)
     return norm, replicated.grad, sharded.grad
 
 

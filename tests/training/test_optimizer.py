@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from torch import nn
@@ -27,7 +29,7 @@ def test_warm_up_then_cosine() -> None:
     rates = [learning_rate(step, 20, CONFIG) for step in range(20)]
     assert rates[:5] == pytest.approx([0.25, 0.5, 0.75, 1.0, 1.0])
     assert rates[-1] == pytest.approx(0.1)
-    assert all(later <= earlier for earlier, later in zip(rates[4:], rates[5:], strict=False))
+    assert all(later <= earlier for earlier, later in itertools.pairwise(rates))
 
 
 @pytest.mark.parametrize("total", [1, 2, 3, 1000])

@@ -34,7 +34,8 @@ def global_norm(parts: Sequence[ShardedParameters], device: torch.device) -> Ten
     total = torch.zeros((), dtype=torch.float32, device=device)
     for part in parts:
         squares = torch.zeros((), dtype=torch.float32, device=device)
-        for norm in torch._foreach_norm(_local_gradients(part.parameters)):
+        gradients = _local_gradients(part.parameters)
+        for norm in torch._foreach_norm(gradients) if gradients else ():
             squares += norm.float().square()
         if part.group is not None:
             dist.all_reduce(squares, group=part.group)

