@@ -29,7 +29,7 @@ def test_warm_up_then_cosine() -> None:
     rates = [learning_rate(step, 20, CONFIG) for step in range(20)]
     assert rates[:5] == pytest.approx([0.25, 0.5, 0.75, 1.0, 1.0])
     assert rates[-1] == pytest.approx(0.1)
-    assert all(later <= earlier for earlier, later in itertools.pairwise(rates))
+    assert all(later <= earlier for earlier, later in itertools.pairwise(rates[4:]))
 
 
 @pytest.mark.parametrize("total", [1, 2, 3, 1000])
