@@ -48,6 +48,10 @@ class RunFolder:
         return self.path / "report.json"
 
     @property
+    def ranks(self) -> Path:
+        return self.path / "ranks"
+
+    @property
     def data(self) -> Path:
         return self.path / "data"
 

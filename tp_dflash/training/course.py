@@ -1,0 +1,64 @@
+"""The order of a run: which packs belong to which optimizer step, from the first to the last.
+
+In: a batch plan, how long to go on, and where an earlier run stopped. Out: steps, the same on every rank. A step is named
+by its packs, so a run that is continued with another number of ranks takes the packs that are left, in their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tp_dflash.data.plan import BatchPlan, EpochPlan
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """Where a run stands: optimizer steps taken, and the first pack of which epoch comes next."""
+
+    step: int = 0
+    epoch: int = 0
+    pack: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One optimizer step: its number from 0, its epoch's plan, and its packs."""
+
+    index: int
+    plan: EpochPlan
+    pack_ids: range
+    after: Cursor
+
+    def packs_of(self, drafter: int, num_drafters: int) -> list[int]:
+        """Packs of the ``drafter``-th of all drafter ranks, one a micro-step, ascending."""
+        return [pack_id for pack_id in self.pack_ids if pack_id % num_drafters == drafter]
+
+
+class Course:
+    """All steps that are left after ``cursor``."""
+
+    def __init__(self, plan: BatchPlan, epochs: int, max_steps: int | None, cursor: Cursor) -> None:
+        self.plan = plan
+        self.epochs = epochs
+        self.cursor = cursor
+        left = sum(self._plan_epoch(epoch).num_steps for epoch in range(cursor.epoch, epochs))
+        planned = cursor.step + left
+        self.total_steps = planned if max_steps is None else min(planned, max_steps)
+
+    def steps(self) -> Iterator[Step]:
+        """Every step from the cursor to the last, in order."""
+        index = self.cursor.step
+        for epoch in range(self.cursor.epoch, self.epochs):
+            plan = self._plan_epoch(epoch)
+            for step in range(plan.num_steps):
+                if index >= self.total_steps:
+                    return
+                pack_ids = plan.step_packs(step)
+                ended = step == plan.num_steps - 1
+                after = Cursor(index + 1, epoch + 1, 0) if ended else Cursor(index + 1, epoch, pack_ids.stop)
+                yield Step(index, plan, pack_ids, after)
+                index += 1
+
+    def _plan_epoch(self, epoch: int) -> EpochPlan:
+        return self.plan.plan_epoch(epoch, self.cursor.pack if epoch == self.cursor.epoch else 0)

@@ -1,0 +1,124 @@
+"""What a person sees of a run while it goes on: a bar on the terminal, JSON lines, TensorBoard.
+
+In: figures of a logged step, already reduced over all ranks. Out: the same figures in three places. Only the reporting
+rank (the first drafter rank) has a reporter.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Mapping
+from typing import TextIO
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from torch.utils.tensorboard import SummaryWriter
+
+from tp_dflash.training.run_folder import RunFolder
+
+Figure = float | int | list[float] | dict[str, float]
+
+
+class Reporter:
+    """Writes logged steps; a context manager, so that the bar and the files are closed on any way out."""
+
+    def __init__(self, folder: RunFolder, first_step: int, total_steps: int, tensorboard: bool) -> None:
+        self.folder = folder
+        self.total_steps = total_steps
+        self.first_step = first_step
+        self.console = Console()
+        self._started = time.monotonic()
+        self._progress = Progress(
+            TextColumn("train"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[figures]}"),
+            console=self.console,
+            disable=not self.console.is_terminal,
+        )
+        self._task: TaskID = self._progress.add_task("train", total=total_steps, completed=first_step, figures="")
+        self._lines: TextIO = folder.metrics.open("a", encoding="utf-8")
+        self._board = SummaryWriter(str(folder.tensorboard)) if tensorboard else None
+
+    def __enter__(self) -> Reporter:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+        self._lines.close()
+        if self._board is not None:
+            self._board.close()
+
+    def advance(self, steps_done: int) -> None:
+        """Move the bar; called every step, reads nothing from the device."""
+        self._progress.update(self._task, completed=steps_done)
+
+    def log(self, steps_done: int, figures: Mapping[str, Figure]) -> None:
+        """Write the figures of one logged step everywhere; infinite and undefined ones become null."""
+        self._lines.write(
+            json.dumps({"step": steps_done, **{key: _finite(value) for key, value in figures.items()}}) + "\n"
+        )
+        self._lines.flush()
+        if self._board is not None:
+            for name, value in _scalars(figures):
+                self._board.add_scalar(name, value, steps_done)
+        summary = _summary(figures)
+        self._progress.update(self._task, completed=steps_done, figures=summary)
+        if not self.console.is_terminal:
+            left = (
+                (time.monotonic() - self._started)
+                / max(1, steps_done - self.first_step)
+                * (self.total_steps - steps_done)
+            )
+            self.console.print(
+                f"step {steps_done}/{self.total_steps}  {summary}  left {left:.0f} s", highlight=False, soft_wrap=True
+            )
+
+    def say(self, text: str) -> None:
+        """One line for the person watching, above the bar."""
+        self._progress.console.print(text, highlight=False, soft_wrap=True)
+
+
+def _summary(figures: Mapping[str, Figure]) -> str:
+    words = {"loss": ".4f", "accuracy": ".3f", "streak": ".3f", "learning_rate": ".2e", "tokens_per_second": ",.0f"}
+    parts = [
+        f"{name.replace('_per_second', '/s')} {figures[name]:{form}}" for name, form in words.items() if name in figures
+    ]
+    memory = figures.get("peak_gib_by_rank")
+    if isinstance(memory, dict) and memory:
+        parts.append("peak GiB " + " ".join(f"{rank}:{gib:.1f}" for rank, gib in memory.items()))
+    return "  ".join(parts)
+
+
+def _scalars(figures: Mapping[str, Figure]) -> list[tuple[str, float]]:
+    scalars: list[tuple[str, float]] = []
+    for name, value in figures.items():
+        if isinstance(value, list):
+            scalars += [(f"{name}/{index:02d}", item) for index, item in enumerate(value)]
+        elif isinstance(value, dict):
+            scalars += [(f"{name}/{key}", item) for key, item in value.items()]
+        else:
+            scalars.append((name, float(value)))
+    return scalars
+
+
+def _finite(value: Figure) -> object:
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return value if math.isfinite(value) else None
