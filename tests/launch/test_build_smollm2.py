@@ -3,6 +3,7 @@
 import json
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -103,21 +104,21 @@ def test_a_missing_gguf_reader_is_named_with_its_remedy(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("text", ["12", " 12", "in 2024 ", "a\n\n1", "  1", "3.14", "x1y22z", "٣4"])
 def test_every_digit_is_a_token_of_its_own(smollm2: Path, text: str) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(smollm2)
+    tokenizer: Any = AutoTokenizer.from_pretrained(smollm2)
     pieces = [tokenizer.decode([token]) for token in tokenizer(text, add_special_tokens=False)["input_ids"]]
     assert "".join(pieces) == text or "�" in "".join(pieces)
     assert all(len(piece) == 1 for piece in pieces if any(c.isascii() and c.isdigit() for c in piece))
 
 
 def test_blanks_before_a_digit_stay_together(smollm2: Path) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(smollm2)
+    tokenizer: Any = AutoTokenizer.from_pretrained(smollm2)
     assert tokenizer.tokenize("a\n\n1") == ["a", "ĊĊ", "1"]
     assert tokenizer.tokenize("a  1") == ["a", "ĠĠ", "1"]
     script.check_tokenizer(smollm2)
 
 
 def test_the_chat_template_round_trips(smollm2: Path) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(smollm2)
+    tokenizer: Any = AutoTokenizer.from_pretrained(smollm2)
     text = tokenizer.apply_chat_template(HELLO, tokenize=False)
     tokens = tokenizer(text, add_special_tokens=False)["input_ids"]
     assert tokenizer.decode(tokens) == text
@@ -146,7 +147,7 @@ def test_the_head_is_tied_and_the_weights_are_plain_bf16(smollm2: Path) -> None:
 def test_the_mask_token_row_was_never_trained(smollm2: Path) -> None:
     with safe_open(smollm2 / "model.safetensors", "pt") as weights:
         first_17D = weights.get_slice("model.embed_tokens.weight")[:17]
-    tokenizer = AutoTokenizer.from_pretrained(smollm2)
+    tokenizer: Any = AutoTokenizer.from_pretrained(smollm2)
     mask = tokenizer.convert_tokens_to_ids("<empty_output>")
     assert mask == 16
     assert mask not in (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id, tokenizer.unk_token_id)
