@@ -62,8 +62,17 @@ class BlockBatch:
             teacher_hidden_UD=_pad_rows(features.teacher_hidden_UD.to(device), shapes.num_teacher_rows, "teacher rows"),
             teacher_index_N=_pad_rows(layout.teacher_index_N.to(device), num_rows, "block rows"),
             labels_N=_pad_rows(layout.labels_N.to(device), num_rows, "block rows"),
-            weights_N=_pad_rows(layout.weights_N(weights_B).to(device), num_rows, "block rows"),
+            weights_N=_pad_rows(_trained_weights(layout, features, weights_B, device), num_rows, "block rows"),
         )
+
+
+def _trained_weights(layout: BlockLayout, features: FeatureBatch, weights_B: Tensor, device: torch.device) -> Tensor:
+    """The layout's weights, 0 for blocks of documents whose features are not finite."""
+    weights_N = layout.weights_N(weights_B).to(device)
+    if features.finite_documents is None:
+        return weights_N
+    finite_A = features.finite_documents.to(device)[layout.anchor_document_A.to(device)]
+    return weights_N * finite_A.repeat_interleave(layout.block_size)
 
 
 def _check_same_pack(layout: BlockLayout, features: FeatureBatch) -> None:

@@ -14,9 +14,12 @@ class FeatureBatch:
     features_TF: outputs of the tapped layers side by side, F = K x D, in the order of the layer ids.
     teacher_hidden_UD: the target's last hidden state, after its final norm, at the layout's unique teacher rows.
     anchor_embeddings_AD: the target's embedding rows of the anchor tokens.
+    finite_documents: bool, one a document of the pack; False where the target gave a NaN or infinity: all rows of that
+        document are zero then and its blocks must not be trained. None: all are finite.
     """
 
     pack_id: int
     features_TF: Tensor
     teacher_hidden_UD: Tensor
     anchor_embeddings_AD: Tensor
+    finite_documents: Tensor | None = None
