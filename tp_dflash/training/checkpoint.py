@@ -18,6 +18,7 @@ from torch.distributed import ProcessGroup
 from torch.distributed.checkpoint import HuggingFaceStorageReader, HuggingFaceStorageWriter
 from torch.optim import AdamW
 
+from tp_dflash.parallel.decision import decided_by_first
 from tp_dflash.training.checkpoint_folder import CheckpointFolder, newest_complete, partial_path, remove_old, seal
 
 
@@ -66,8 +67,6 @@ def seal_checkpoint(
     dist.barrier(group=group)
 
 
-def find_checkpoint(root: Path, is_first: bool, group: ProcessGroup) -> tuple[CheckpointFolder | None, list[str]]:
+def find_checkpoint(root: Path, group: ProcessGroup) -> tuple[CheckpointFolder | None, list[str]]:
     """The newest complete checkpoint and the lines about damaged ones, the same on every rank of ``group``."""
-    found: list[Any] = [newest_complete(root) if is_first else None]
-    dist.broadcast_object_list(found, group=group, group_src=0)
-    return found[0]
+    return decided_by_first(lambda: newest_complete(root), group)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tp_dflash.data.plan import BatchPlan, EpochPlan
+from tp_dflash.data.batch_plan import BatchPlan
+from tp_dflash.data.epoch_plan import EpochPlan
 
 
 @dataclass(frozen=True)
@@ -29,10 +30,6 @@ class Step:
     plan: EpochPlan
     pack_ids: range
     after: Cursor
-
-    def packs_of(self, drafter: int, num_drafters: int) -> list[int]:
-        """Packs of the ``drafter``-th of all drafter ranks, one a micro-step, ascending."""
-        return [pack_id for pack_id in self.pack_ids if pack_id % num_drafters == drafter]
 
 
 class Course:

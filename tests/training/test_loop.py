@@ -1,0 +1,103 @@
+"""A whole run gives the same drafter however its packs are spread over ranks, groups and micro-batches."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.ranks import run_ranks
+from tests.training.tiny import BLOCK, TinyRun, build_loop, full_parameters, heads_of, open_tiny
+from tp_dflash.config.objective import Objective
+from tp_dflash.training.course import Cursor
+from tp_dflash.training.drafter_loop import StepDone
+from tp_dflash.training.head_only_loop import run_head_only
+from tp_dflash.training.head_only_step import HeadOnlyStep
+
+
+def _train(rank: int, run: TinyRun) -> dict[str, object]:
+    placement, groups = open_tiny(run, rank)
+    if not placement.places[rank].is_drafter:
+        step = HeadOnlyStep(
+            heads_of(placement, rank, run.dtype),
+            run.objective,
+            block_size=BLOCK,
+            num_blocks=6,
+            head_chunk_rows=8,
+            head_group=groups.head,
+            workers=groups.workers,
+        )
+        run_head_only(
+            run.course(placement, Cursor()),
+            step,
+            run.accumulation,
+            placement.head_group_of(rank).ranks,
+            lambda _: False,
+        )
+        return {}
+    loop = build_loop(run, placement, groups, rank)
+    initial = full_parameters(loop.step.drafter)
+    done: list[StepDone] = []
+    loop.run(lambda step: done.append(step) or False)
+    figures = loop.step.meters.read(groups.drafters)
+    return {
+        "initial": initial,
+        "parameters": full_parameters(loop.step.drafter),
+        "figures": figures,
+        "steps": [step.after.step for step in done],
+        "empty": [step.empty for step in done],
+    }
+
+
+LAYOUTS = {
+    "tensor parallel 2": (2, {"drafter": "0,1", "tensor_parallel": 2}),
+    "data parallel 2": (2, {"drafter": "0,1"}),
+    "accumulation 2": (1, {"accumulation": 2}),
+    "tensor parallel 2 and a head-only rank": (3, {"drafter": "1,2", "head": "0-2", "tensor_parallel": 2}),
+}
+
+
+def _difference(one: dict, other: dict) -> float:
+    return max(float((one[name] - other[name]).abs().max()) for name in one)
+
+
+@pytest.mark.parametrize(
+    "objective", [Objective(kl=0.7, ce=0.3), Objective(kl=0, ce=1, weights="dpace")], ids=["blend", "dpace"]
+)
+def test_every_layout_trains_the_same_drafter(objective: Objective) -> None:
+    results = {}
+    for name, (world, settings) in LAYOUTS.items():
+        *_, results[name] = run_ranks(_train, world, TinyRun(objective=objective, **settings))
+    expected = results.pop("accumulation 2")
+    assert _difference(expected["initial"], expected["parameters"]) > 1e-3
+    for name, result in results.items():
+        assert _difference(expected["initial"], result["initial"]) == 0, name
+        assert _difference(expected["parameters"], result["parameters"]) < 1e-6, name
+        for figure in ("loss", "accuracy", "streak", "alpha", "grad_norm"):
+            assert result["figures"][figure] == pytest.approx(expected["figures"][figure], rel=1e-5), (name, figure)
+
+
+def test_a_rank_without_a_trained_row_takes_part_and_changes_nothing() -> None:
+    """Seven of eight documents cannot be trained: most steps have one idle rank, some have none that trains."""
+    run = TinyRun(drafter="0,1", tensor_parallel=2, masked=frozenset(range(7)), epochs=1)
+    first, second = run_ranks(_train, 2, run)
+    assert _difference(first["parameters"], second["parameters"]) == 0
+    assert all(bool(torch.isfinite(value).all()) for value in first["parameters"].values())
+    assert sum(first["empty"]) == len(first["empty"]) - 1
+    alone = run_ranks(_train, 1, TinyRun(accumulation=2, masked=run.masked, epochs=1))[0]
+    assert _difference(first["parameters"], alone["parameters"]) < 1e-6
+
+
+def test_a_run_without_any_trained_row_ends_with_the_drafter_unmoved() -> None:
+    run = TinyRun(drafter="0,1", masked=frozenset(range(8)), epochs=1)
+    for result in run_ranks(_train, 2, run):
+        assert _difference(result["initial"], result["parameters"]) == 0
+        assert all(result["empty"])
+        assert result["figures"]["empty_steps"] == len(result["empty"])
+
+
+def test_ranks_take_the_same_number_of_steps_whatever_the_documents() -> None:
+    """An odd number of packs over two ranks: the last step is filled with an empty pack."""
+    for lengths in ((24,) * 7, (100 // 5, 10, 10, 10, 18, 5, 5)):
+        first, second = run_ranks(_train, 2, TinyRun(lengths=lengths, drafter="0,1", epochs=1))
+        assert first["steps"] == second["steps"]
+        assert repr(first["figures"]) == repr(second["figures"])
