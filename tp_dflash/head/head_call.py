@@ -141,7 +141,9 @@ class HeadCall:
             logits_dtype=self.logits_dtype or working_dtype(hidden_ND.dtype),
         )
         lanes = Lanes.open(hidden_ND.device, self.overlap)
-        return ChunkLoop(call, plan, self.exchange, pick_passes(call.logits_dtype, hidden_ND.device), lanes).run()
+        return ChunkLoop(
+            call, plan, self.exchange, pick_passes(self.objective, hidden_ND.dtype, hidden_ND.device), lanes
+        ).run()
 
     def _result(
         self, output: LoopOutput, metadata: RowMetadata, order: RowOrder | None, active_N: Tensor, labels_N: Tensor
@@ -167,6 +169,11 @@ class HeadCall:
         )
 
 
-def pick_passes(logits_dtype: torch.dtype, device: torch.device) -> Passes:
-    """The Triton kernels on a GPU, plain torch on the CPU and in fp64."""
+def pick_passes(objective: Objective, operands: torch.dtype, device: torch.device) -> Passes:
+    """The Triton kernels on a GPU; plain torch on the CPU and in fp64."""
+    if device.type == "cuda" and operands != torch.float64:
+        # Not at the top: a machine without a GPU need not have Triton.
+        from tp_dflash.head.triton_passes import TritonPasses
+
+        return TritonPasses(objective, operands)
     return TorchPasses()
