@@ -78,15 +78,16 @@ def test_answers_are_the_targets_own_words(smollm2: Path) -> None:
     """Padded batch against one prompt alone, committed file against a fresh answer."""
     tokenizer: Any = AutoTokenizer.from_pretrained(smollm2)
     model: Any = AutoModelForCausalLM.from_pretrained(smollm2, dtype=torch.float32).eval()
-    shortest = sorted(_read("heldout"), key=lambda record: len(record["messages"][1]["content"]))[:2]
-    texts = _sides(shortest, 0)
-    batched = script.answer(model, tokenizer, "", [*texts, "Please tell me: what is the capital of France?"])[:2]
-    alone = [script.answer(model, tokenizer, "", [text])[0] for text in texts]
-    assert [given.tokens for given in batched] == [given.tokens for given in alone]
-    assert [given.record() for given in alone] == shortest
-    for given in alone:
-        assert script.is_faithful(tokenizer, given)
-        assert len(given.tokens) == len(given.entropies) == len(given.peaks)
+    finished = [record for record in _read("heldout") if record["finish"] == "stop"]
+    shortest = min(finished, key=lambda record: len(record["messages"][1]["content"]))
+    prompt = shortest["messages"][0]["content"]
+    longer = "Please tell me in one short sentence, dear model: what is the capital of France?"
+    batched, _ = script.answer(model, tokenizer, "", [prompt, longer])
+    (alone,) = script.answer(model, tokenizer, "", [prompt])
+    assert batched.tokens == alone.tokens
+    assert alone.record() == shortest
+    assert script.is_faithful(tokenizer, alone)
+    assert len(alone.tokens) == len(alone.entropies) == len(alone.peaks)
 
 
 def test_an_answer_that_reads_back_as_other_tokens_is_dropped(smollm2: Path) -> None:
