@@ -45,6 +45,21 @@ def parse_config(settings: dict[str, Any], source: str = "configuration") -> Run
         raise ConfigError(f"{source}:\n{faults}") from None
 
 
+def parse_section(name: str, settings: dict[str, Any], overrides: Sequence[str] = ()) -> Any:
+    """One section by itself, for commands that need no whole run; overrides are those of that section."""
+    tables: dict[str, Any] = {name: settings}
+    for override in overrides:
+        _apply(tables, override)
+    if others := set(tables) - {name}:
+        raise ConfigError(f"--set: expected keys of {name!r} here, got {', '.join(sorted(others))}; leave them out")
+    section: Any = RunConfig.model_fields[name].annotation
+    try:
+        return section.model_validate_json(json.dumps(tables[name], default=str), strict=True)
+    except ValidationError as error:
+        faults = "\n".join(f"  {_describe({**fault, 'loc': (name, *fault['loc'])})}" for fault in error.errors())
+        raise ConfigError(f"{name}:\n{faults}") from None
+
+
 def dump_config(config: RunConfig) -> dict[str, Any]:
     """The whole configuration with its defaults filled in, ready for JSON; ``parse_config`` reads it back."""
     return config.model_dump(mode="json")

@@ -66,3 +66,21 @@ class EpochPlan:
         """Read one pack's documents from the store that the plan was made for."""
         documents = tuple(store.document(document_id) for document_id in self.document_ids(pack_id))
         return Pack(pack_id=pack_id, epoch=self.epoch, documents=documents)
+
+    def num_tokens(self, length_D: np.ndarray) -> int:
+        """Tokens of all packs; length_D: the lengths that the plan was made from."""
+        return int(self._length_O(length_D).sum())
+
+    def padding(self, length_D: np.ndarray) -> float:
+        """Share of padding among the rows of the epoch if each pack were padded to its longest document.
+
+        A target that runs a pack in several forwards of like length pads less than this.
+        """
+        if self.num_filled_packs == 0:
+            return 0.0
+        length_O = self._length_O(length_D)
+        longest_P = np.maximum.reduceat(length_O, self.pack_start_P[:-1])
+        return float(1 - length_O.sum() / (longest_P * np.diff(self.pack_start_P)).sum())
+
+    def _length_O(self, length_D: np.ndarray) -> np.ndarray:
+        return np.asarray(length_D)[self.document_id_O % len(length_D)]
