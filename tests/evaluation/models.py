@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from tests.target.models import VOCAB, load_target, make_model, save_model
 from tp_dflash.config.drafter import DrafterConfig
+from tp_dflash.config.target import TargetConfig
 from tp_dflash.drafter import Drafter, DrafterShape
 from tp_dflash.evaluation.decoding import Decoder
 from tp_dflash.evaluation.decoding_batch import DecodingBatch
@@ -20,12 +21,23 @@ from tp_dflash.target import Target, read_head_rows
 MASK = VOCAB - 1
 
 
+def save_target(folder: Path, model_type: str = "llama", **fields: Any) -> tuple[PreTrainedModel, TargetConfig]:
+    """Weights are large, so that text does not fall into a loop at once and the best two logits are far apart."""
+    spread = 0.1 if model_type == "gemma3_text" else 0.35
+    model = make_model(model_type, **({"initializer_range": spread} | fields))
+    return model, save_model(model, folder)
+
+
+def open_target(config: TargetConfig) -> tuple[Target, Tensor]:
+    """A target loaded from its folder, and its whole lm_head."""
+    target = load_target(config)
+    return target, read_head_rows(config, target.facts, 0, target.facts.vocab_size)
+
+
 def make_target(folder: Path, model_type: str = "llama", **fields: Any) -> tuple[PreTrainedModel, Target, Tensor]:
-    """The model itself, the target loaded from its folder, and its lm_head. Weights are large, so that text does not
-    fall into a loop at once and the best two logits are far apart."""
-    model = make_model(model_type, **({"initializer_range": 0.1 if model_type == "gemma3_text" else 0.35} | fields))
-    target = load_target(save_model(model, folder))
-    return model, target, read_head_rows(target.config, target.facts, 0, target.facts.vocab_size)
+    """The model itself, the target loaded from its folder, and its lm_head."""
+    model, config = save_target(folder, model_type, **fields)
+    return model, *open_target(config)
 
 
 def make_drafter(target: Target, block_size: int = 6, **changes: Any) -> Drafter:

@@ -76,6 +76,12 @@ class Decoder:
         self.drafter = drafter
         self.draft_head = DraftHead(head_VD) if draft_head is None else draft_head
 
+    @property
+    def num_drafted(self) -> int:
+        """K: drafted positions of a block."""
+        assert self.drafter is not None, "built without a drafter"
+        return self.drafter.shape.block_size - self.drafter.shape.first_predicted
+
     @torch.inference_mode()
     def plain(self, prompts: Sequence[Sequence[int]], keys: Sequence[int], watch: Stopwatch) -> list[Answer]:
         """Answers one token a target pass. keys: number of each prompt, for its randomness. Phases: prefill, verify."""
@@ -93,9 +99,7 @@ class Decoder:
     @torch.inference_mode()
     def speculative(self, prompts: Sequence[Sequence[int]], keys: Sequence[int], watch: Stopwatch) -> list[Answer]:
         """Answers a block a target pass. Phases: prefill, draft, verify, rest."""
-        assert self.drafter is not None, "built without a drafter"
-        drafted = self.rules.tree_budget or self.drafter.shape.block_size
-        batch = self._begin(prompts, keys, watch, rows=1 + drafted)
+        batch = self._begin(prompts, keys, watch, rows=1 + (self.rules.tree_budget or self.num_drafted))
         while batch.active:
             with watch.phase("draft"):
                 proposal = self._propose(batch, self._draft(batch))
