@@ -17,6 +17,7 @@ from tp_dflash.drafter import Drafter, DrafterShape
 from tp_dflash.head import HeadShard, VocabRange
 from tp_dflash.parallel import Groups, open_groups
 from tp_dflash.placement import Placement
+from tp_dflash.streams import StreamMeters
 from tp_dflash.training.course import Course, Cursor
 from tp_dflash.training.drafter_loop import DrafterLoop
 from tp_dflash.training.drafter_step import DrafterStep, StepSettings
@@ -63,6 +64,12 @@ class MemoryStore:
 
 class MadeUpFeatures:
     """Features drawn from the documents, so that they do not depend on who computes them."""
+
+    def meters(self) -> StreamMeters:
+        return StreamMeters(0, 0, 0, 1.0, 0.0, 0.0)
+
+    def finish(self) -> None:
+        pass
 
     def expect(self, layout: BlockLayout) -> None:
         pass

@@ -1,0 +1,33 @@
+"""The command line: argv, environment and process groups come in here and nowhere else.
+
+Each command is a module with one function; heavy imports happen inside it, so that ``--help`` and the planner answer fast.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from tp_dflash.cli.export import export
+from tp_dflash.cli.train import train
+from tp_dflash.config.load import ConfigError
+from tp_dflash.placement import PlacementError
+
+app = typer.Typer(
+    help="Train DFlash drafters with both lm_heads sharded over the vocabulary.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command()(train)
+app.command()(export)
+
+
+def main() -> None:
+    """Entry point of ``tp-dflash`` and of ``python -m tp_dflash``; a mistake of the user is one message and exit code 2."""
+    try:
+        app()
+    except (ConfigError, PlacementError) as error:
+        print(f"tp-dflash: {error}", file=sys.stderr)
+        raise SystemExit(2) from None

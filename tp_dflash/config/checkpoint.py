@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from tp_dflash.config.section import Section
@@ -12,5 +14,8 @@ class CheckpointConfig(Section):
 
     every_steps: int = Field(
         500, ge=1, description="Save after so many optimizer steps; the last step is always saved."
+    )
+    export_dtype: Literal["bfloat16", "float16", "float32"] = Field(
+        "bfloat16", description="Precision of the weights in the exported folder."
     )
     keep_last: int = Field(2, ge=1, description="Newest complete checkpoints that are kept.")

@@ -39,7 +39,9 @@ def _section(title: str, path: str, section: type[BaseModel]) -> str:
         inner = _inner_model(field.annotation)
         if inner is not None:
             nested.append(_section(f"`{path}.{name}`", f"{path}.{name}", inner))
-        rows.append(f"| `{name}` | {_type(field.annotation)} | {_default(field)} | {_escape(field.description or '')} |")
+        rows.append(
+            f"| `{name}` | {_type(field.annotation)} | {_default(field)} | {_escape(field.description or '')} |"
+        )
     intro = " ".join((section.__doc__ or "").split())
     table = "\n".join(["| key | type | default | meaning |", "|---|---|---|---|", *rows])
     return "\n".join([f"## {title}", "", intro, "", table, "", *nested])

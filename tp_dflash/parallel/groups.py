@@ -30,6 +30,7 @@ class Groups:
     workers: ProcessGroup | None
     drafters: ProcessGroup | None
     head: ProcessGroup | None
+    targets: ProcessGroup | None
     streams: dict[tuple[int, int], ProcessGroup]
 
 
@@ -37,6 +38,8 @@ def open_groups(placement: Placement, rank: int, device: torch.device, timeout_s
     """Open every group of the run; to be called by all ranks of the initialised default group at the same point."""
     timeout = timedelta(seconds=timeout_seconds)
     backend = "nccl" if device.type == "cuda" else "gloo"
+    # Streams also carry headers and receipts, which the host writes and reads.
+    stream_backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     workers = tuple(place.rank for place in placement.places if place.is_head)
 
     def opened(ranks: tuple[int, ...], group_backend: str) -> ProcessGroup | None:
@@ -50,7 +53,8 @@ def open_groups(placement: Placement, rank: int, device: torch.device, timeout_s
         workers=opened(workers, "gloo"),
         drafters=opened(placement.drafters, backend),
         head=_only([opened(group.ranks, backend) for group in placement.head_groups]),
-        streams={pair: group for pair in placement.stream_pairs if (group := opened(pair, backend)) is not None},
+        targets=opened(placement.targets, "gloo"),
+        streams={pair: group for pair in placement.stream_pairs if (group := opened(pair, stream_backend)) is not None},
     )
     _use_once(groups, placement, rank, device)
     return groups

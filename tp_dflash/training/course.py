@@ -6,7 +6,7 @@ by its packs, so a run that is continued with another number of ranks takes the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from tp_dflash.data.batch_plan import BatchPlan
@@ -20,6 +20,10 @@ class Cursor:
     step: int = 0
     epoch: int = 0
     pack: int = 0
+
+
+# Called on every rank at the same point of the plan, after a step; True ends the run there.
+BetweenSteps = Callable[[Cursor], bool]
 
 
 @dataclass(frozen=True, eq=False)

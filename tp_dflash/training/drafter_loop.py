@@ -13,6 +13,7 @@ from typing import Protocol
 
 from tp_dflash.blocks import BlockLayout, FeatureBatch
 from tp_dflash.config.optimizer import OptimizerConfig
+from tp_dflash.streams import StreamMeters
 from tp_dflash.training.course import Course, Cursor
 from tp_dflash.training.drafter_step import DrafterStep
 from tp_dflash.training.optimizer import learning_rate
@@ -31,6 +32,12 @@ class FeatureSource(Protocol):
 
     def receive(self, layout: BlockLayout) -> FeatureBatch:
         """The features of the pack that was expected first; waits until they are there."""
+
+    def finish(self) -> None:
+        """End without error once the last pack has been used."""
+
+    def meters(self) -> StreamMeters:
+        """Packs, bytes, and who waited for whom so far."""
 
 
 @dataclass(frozen=True)
@@ -83,4 +90,5 @@ class DrafterLoop:
             done = StepDone(step.after, facts, rate, now - started, empty=not facts.num_rows)
             started = now
             if after_step(done):
-                return
+                break
+        self.source.finish()

@@ -88,6 +88,15 @@ class Reporter:
                 f"step {steps_done}/{self.total_steps}  {summary}  left {left:.0f} s", highlight=False, soft_wrap=True
             )
 
+    def log_evaluation(self, steps_done: int, figures: Mapping[str, float]) -> None:
+        """Write an evaluation's figures beside those of training."""
+        named = {f"evaluation/{name}": value for name, value in figures.items()}
+        self._lines.write(json.dumps({"step": steps_done, **named}) + "\n")
+        self._lines.flush()
+        if self._board is not None:
+            for name, value in named.items():
+                self._board.add_scalar(name, value, steps_done)
+
     def say(self, text: str) -> None:
         """One line for the person watching, above the bar."""
         self._progress.console.print(text, highlight=False, soft_wrap=True)

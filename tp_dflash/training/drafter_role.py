@@ -1,0 +1,213 @@
+"""A drafter rank's part of a run: build the step, run the loop, show and save on the way.
+
+In: a RunContext and a source of features. Out: a trained drafter (sharded over all drafter ranks) and its checkpoints.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from tp_dflash.blocks import block_position_weights
+from tp_dflash.drafter import Drafter
+from tp_dflash.parallel.device import peak_memory_bytes
+from tp_dflash.target import read_embedding_rows
+from tp_dflash.training.checkpoint import load_training, save_tensors, seal_checkpoint, training_tensors
+from tp_dflash.training.course import BetweenSteps, Cursor
+from tp_dflash.training.drafter_loop import DrafterLoop, FeatureSource, StepDone
+from tp_dflash.training.drafter_step import DrafterStep, StepSettings
+from tp_dflash.training.heads import load_heads
+from tp_dflash.training.heartbeat import Heartbeat, read_heartbeats
+from tp_dflash.training.optimizer import build_optimizer
+from tp_dflash.training.pack_feed import PackFeed
+from tp_dflash.training.reporter import Reporter
+from tp_dflash.training.run_context import RunContext, state_of
+from tp_dflash.training.sharding import shard_drafter
+
+
+def build_drafter(context: RunContext) -> Drafter:
+    """The network, sharded over the drafter ranks, its fp32 parameters initialised the same whatever the ranks."""
+    assert context.groups.drafters is not None
+    config = context.config.drafter
+    with torch.device("meta"):
+        drafter = Drafter(
+            context.shape,
+            attention=config.attention,
+            activation_checkpointing=config.activation_checkpointing,
+            compile_layers=config.compile,
+        )
+    shard_drafter(drafter, list(drafter.layers), context.groups.drafters, context.device, context.compute_dtype)
+    drafter.to_empty(device=context.device)
+    drafter.initialise(context.config.training.seed, config.init_std)
+    return drafter
+
+
+def build_step(context: RunContext) -> DrafterStep:
+    """Drafter, optimizer, head shards and settings, with the state of the checkpoint if there is one."""
+    groups, config = context.groups, context.config
+    assert groups.drafters is not None
+    assert groups.head is not None
+    assert groups.workers is not None
+    drafter = build_drafter(context)
+    optimizer = build_optimizer(drafter, config.optimizer)
+    if context.checkpoint is not None:
+        load_training(context.checkpoint, drafter, optimizer, groups.drafters)
+    ranks = context.head_ranks
+    heads = load_heads(
+        config.target, context.facts, ranks.index(context.rank), len(ranks), context.device, context.compute_dtype
+    )
+    mask_1D = read_embedding_rows(config.target, context.facts, [context.shape.mask_token_id], context.device)
+    return DrafterStep(
+        drafter,
+        optimizer,
+        heads,
+        mask_1D[0].to(context.compute_dtype),
+        step_settings(context),
+        drafters=groups.drafters,
+        head_group=groups.head,
+        workers=groups.workers,
+    )
+
+
+def step_settings(context: RunContext) -> StepSettings:
+    """The parts of the configuration that the mathematics of a step depends on."""
+    config, objective = context.config, context.config.objective
+    # With dpace the head makes the weights itself; here they only mark the rows that are trained.
+    scheme: Literal["decay", "uniform"] = "decay" if objective.weights == "decay" else "uniform"
+    return StepSettings(
+        objective=objective,
+        weights_B=block_position_weights(
+            context.shape.block_size, scheme, objective.gamma, context.shape.first_predicted
+        ),
+        token_budget=config.data.token_budget,
+        num_blocks=config.anchors.per_pack,
+        head_chunk_rows=config.training.head_chunk_rows,
+        max_grad_norm=config.optimizer.max_grad_norm,
+    )
+
+
+class DrafterRole:
+    """Trains from the cursor to the last step."""
+
+    def __init__(self, context: RunContext, source: FeatureSource, reporter: Reporter | None) -> None:
+        self.context = context
+        self.reporter = reporter
+        self.source = source
+        self.step = build_step(context)
+        self._since = _Interval()
+        self._whole = _Interval()
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Context tokens trained on a second, over all steps of this process."""
+        return self._whole.rates()["tokens_per_second"]
+
+    def run(self, between_steps: BetweenSteps) -> None:
+        """Every step that is left; the last one is always saved."""
+        context = self.context
+        feed = PackFeed(
+            context.course,
+            context.data.train,
+            context.rules,
+            lambda pack_id: context.placement.drafter_of(pack_id) == context.rank,
+        )
+        loop = DrafterLoop(
+            context.config.training.accumulation,
+            context.config.optimizer,
+            context.course,
+            feed,
+            self.source,
+            self.step,
+            context.head_ranks,
+        )
+        loop.run(lambda done: self._after_step(done, between_steps))
+
+    def full_tensors(self) -> dict[str, Tensor]:
+        """The drafter's whole parameters, fp32 on the CPU, on every drafter rank (all of them must call)."""
+        return {name: _whole(parameter).cpu() for name, parameter in self.step.drafter.named_parameters()}
+
+    def _after_step(self, done: StepDone, between_steps: BetweenSteps) -> bool:
+        self._since.add(done)
+        self._whole.add(done)
+        steps, config = done.after.step, self.context.config
+        is_last = steps == self.context.course.total_steps
+        if steps % config.logging.every_steps == 0 or is_last:
+            self._log(done)
+        elif self.reporter is not None:
+            self.reporter.advance(steps)
+        if steps % config.checkpoint.every_steps == 0 or is_last:
+            self.save(done.after)
+        return between_steps(done.after)
+
+    def _log(self, done: StepDone) -> None:
+        """Read the meters (the one place where a step waits for the device), write, and check that training is sane."""
+        context, groups = self.context, self.context.groups
+        assert groups.drafters is not None
+        figures = self.step.meters.read(groups.drafters)
+        peak = peak_memory_bytes(context.device)
+        waited = self.source.meters().drafter_waited
+        beat = Heartbeat(context.rank, context.place.role, context.place.gpu, done.after.step, peak, waited)
+        beat.write(context.folder.ranks)
+        longest = figures["longest_skipped_run"]
+        assert isinstance(longest, float)
+        if self.reporter is not None:
+            beats = read_heartbeats(context.folder.ranks)
+            memory = {str(beat.rank): beat.peak_bytes / 2**30 for beat in beats}
+            waits = {str(beat.rank): beat.waited_seconds for beat in beats}
+            self.reporter.log(
+                done.after.step,
+                figures
+                | self._since.rates()
+                | {
+                    "learning_rate": done.rate,
+                    "epoch": done.after.epoch,
+                    "peak_gib_by_rank": memory,
+                    "waited_by_rank": waits,
+                },
+            )
+        self._since = _Interval()
+        if longest >= context.config.training.max_bad_steps:
+            raise RuntimeError(
+                f"expected finite gradients, got {longest:.0f} steps in a row without; all were skipped. Lower "
+                "optimizer.learning_rate or look at the last documents"
+            )
+
+    def save(self, cursor: Cursor) -> None:
+        """Write a checkpoint of the state after ``cursor.step`` steps; all drafter ranks together."""
+        context, groups = self.context, self.context.groups
+        assert groups.drafters is not None
+        root = context.folder.checkpoints
+        optimizer = self.step.optimizer
+        save_tensors(root, cursor.step, training_tensors(self.step.drafter, optimizer), groups.drafters)
+        updates = int(next(iter(optimizer.state.values()))["step"])
+        seal_checkpoint(
+            root,
+            cursor.step,
+            state_of(cursor, context.config, updates),
+            context.config.checkpoint.keep_last,
+            context.is_reporter,
+            groups.drafters,
+        )
+
+
+class _Interval:
+    """What happened since the last logged step: for rates."""
+
+    def __init__(self) -> None:
+        self.seconds, self.tokens, self.rows = 0.0, 0, 0
+
+    def add(self, done: StepDone) -> None:
+        self.seconds += done.seconds
+        self.tokens += done.facts.num_tokens
+        self.rows += done.facts.num_rows
+
+    def rates(self) -> dict[str, float]:
+        seconds = max(self.seconds, 1e-9)
+        return {"tokens_per_second": self.tokens / seconds, "rows_per_second": self.rows / seconds}
+
+
+def _whole(parameter: Tensor) -> Tensor:
+    return (parameter.full_tensor() if isinstance(parameter, DTensor) else parameter).detach()

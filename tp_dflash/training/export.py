@@ -1,0 +1,60 @@
+"""From a checkpoint on disk to a published folder, without a process group and without the target's decoder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint import HuggingFaceStorageReader
+
+from tp_dflash.config.load import parse_config
+from tp_dflash.drafter import DrafterShape, parameter_shapes
+from tp_dflash.formats import DTYPES, TargetMatrices, write_speculators, write_zlab
+from tp_dflash.target import read_target_facts
+from tp_dflash.training.checkpoint_folder import CheckpointFolder, find_fault, folder_name, newest_complete
+from tp_dflash.training.publish import published_drafter
+from tp_dflash.training.run_folder import RunFolder
+
+
+def export_checkpoint(run: Path, out: Path, *, layout: str, dtype: str, step: int | None = None) -> Path:
+    """Write the drafter of a run's checkpoint (the newest complete one, or that of ``step``); returns the checkpoint."""
+    if layout not in ("zlab", "speculators") or dtype not in DTYPES:
+        raise ValueError(f"expected a layout of zlab or speculators in {', '.join(DTYPES)}, got {layout} in {dtype}")
+    folder = RunFolder(run)
+    checkpoint = _checkpoint(folder, step)
+    config = parse_config(json.loads((run / "run.json").read_text(encoding="utf-8"))["config"], str(run / "run.json"))
+    facts = read_target_facts(config.target)
+    shape = DrafterShape.of(config.drafter, facts)
+    tensors = {f"drafter.{name}": torch.empty(size) for name, size in parameter_shapes(shape).items()}
+    dcp.load(tensors, storage_reader=HuggingFaceStorageReader(path=str(checkpoint.path)), no_dist=True)
+    report = json.loads(folder.report.read_text(encoding="utf-8")) if folder.report.is_file() else {}
+    drafter = published_drafter(
+        config,
+        facts,
+        shape,
+        None,
+        {name.removeprefix("drafter."): tensor for name, tensor in tensors.items()},
+        steps=checkpoint.step,
+        results={key: value for key, value in report.items() if key.startswith("acceptance_")},
+        dtype=dtype,
+    )
+    if layout == "zlab":
+        write_zlab(out, drafter)
+    else:
+        write_speculators(out, drafter, TargetMatrices.read(config.target, facts, DTYPES[dtype]))
+    return checkpoint.path
+
+
+def _checkpoint(folder: RunFolder, step: int | None) -> CheckpointFolder:
+    if step is None:
+        found, skipped = newest_complete(folder.checkpoints)
+        if found is None:
+            raise ValueError(f"{folder.checkpoints}: expected a complete checkpoint, got none {skipped}; train first")
+        return found
+    path = folder.checkpoints / folder_name(step)
+    fault = find_fault(path)
+    if fault is not None:
+        raise ValueError(f"{path}: expected a complete checkpoint, got one where {fault}; choose another step")
+    return CheckpointFolder(path, step)

@@ -1,0 +1,170 @@
+"""What every rank of a run knows before it takes its role: settings, sizes, data, and where an earlier run stopped.
+
+In: a configuration, a placement, this process's rank. Out: one RunContext, equal on all ranks but for rank, device and
+groups. Whatever one rank finds out for all (prepared data, checkpoints) is told to the others, errors included.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from tp_dflash.blocks import AnchorCaps
+from tp_dflash.config.load import dump_config
+from tp_dflash.config.run import RunConfig
+from tp_dflash.data import BatchPlan, DataSplits, open_store, prepare_store, store_folder
+from tp_dflash.drafter import DrafterShape, check_mask_token
+from tp_dflash.parallel import Groups, open_groups, pick_device
+from tp_dflash.parallel.decision import decided_by_first
+from tp_dflash.placement import Placement, RankPlace
+from tp_dflash.target import TargetFacts, read_target_facts
+from tp_dflash.training.checkpoint import find_checkpoint
+from tp_dflash.training.checkpoint_folder import CheckpointFolder
+from tp_dflash.training.course import Course, Cursor
+from tp_dflash.training.pack_feed import LayoutRules
+from tp_dflash.training.run_folder import RunFolder
+
+
+@dataclass(frozen=True, eq=False)
+class RunContext:
+    """Everything that the roles are built from. checkpoint: the one to go on from, None for a new run."""
+
+    config: RunConfig
+    placement: Placement
+    place: RankPlace
+    device: torch.device
+    groups: Groups
+    folder: RunFolder
+    facts: TargetFacts
+    shape: DrafterShape
+    data: DataSplits
+    rules: LayoutRules
+    course: Course
+    checkpoint: CheckpointFolder | None
+    notices: tuple[str, ...]
+
+    @property
+    def rank(self) -> int:
+        return self.place.rank
+
+    @property
+    def is_reporter(self) -> bool:
+        """Whether this rank shows and writes what all ranks found: the first drafter rank."""
+        return self.rank == self.placement.drafters[0]
+
+    @property
+    def compute_dtype(self) -> torch.dtype:
+        return torch.bfloat16 if self.config.training.compute_dtype == "bfloat16" else torch.float32
+
+    @property
+    def head_ranks(self) -> tuple[int, ...]:
+        return self.placement.head_group_of(self.rank).ranks
+
+
+def build_context(config: RunConfig, placement: Placement, rank: int, argv: Sequence[str]) -> RunContext:
+    """Open groups, read the target's facts, prepare or open the data, find the checkpoint; same errors on all ranks."""
+    place = placement.places[rank]
+    device = pick_device(place.gpu)
+    groups = open_groups(placement, rank, device, config.training.timeout_seconds)
+    folder = RunFolder(Path(config.training.run_folder))
+    facts = read_target_facts(config.target)
+    shape = DrafterShape.of(config.drafter, facts)
+    check_mask_token(shape.mask_token_id, facts.vocab_size, facts.pad_token_id, facts.eos_token_ids)
+    world = f"{len(placement.places)} ranks on {placement.num_nodes} nodes"
+    decided_by_first(lambda: folder.describe(argv, dump_config(config), world), groups.everyone)
+    data = open_store(decided_by_first(lambda: _prepare(config), groups.everyone))
+    _check_mask_unused(shape.mask_token_id, data)
+    checkpoint, skipped = find_checkpoint(folder.checkpoints, groups.everyone)
+    cursor = Cursor()
+    if checkpoint is not None:
+        cursor = decided_by_first(lambda: _read_cursor(checkpoint, config), groups.everyone)
+    plan = BatchPlan(
+        data.train.length_D,
+        config.data.token_budget,
+        config.training.seed,
+        len(placement.drafters) * config.training.accumulation,
+        data.train.weight_D,
+    )
+    return RunContext(
+        config=config,
+        placement=placement,
+        place=place,
+        device=device,
+        groups=groups,
+        folder=folder,
+        facts=facts,
+        shape=shape,
+        data=data,
+        rules=LayoutRules(
+            AnchorCaps(config.anchors.per_pack, config.anchors.per_document),
+            config.training.seed,
+            shape.block_size,
+            shape.label_mode,
+        ),
+        course=Course(plan, config.training.epochs, config.training.max_steps, cursor),
+        checkpoint=checkpoint,
+        notices=tuple(skipped),
+    )
+
+
+def load_tokenizer(config: RunConfig) -> PreTrainedTokenizerBase:
+    """The tokenizer of the training text: ``data.tokenizer``, else the target's."""
+    name = config.data.tokenizer or config.target.path
+    if name is None:
+        raise ValueError(
+            "data.tokenizer: expected a tokenizer for a target without files, got none; set data.tokenizer"
+        )
+    return AutoTokenizer.from_pretrained(name, trust_remote_code=config.target.trust_remote_code)
+
+
+def state_of(cursor: Cursor, config: RunConfig, updates: int) -> dict[str, object]:
+    """What a checkpoint keeps beside tensors."""
+    return {
+        "cursor": {"step": cursor.step, "epoch": cursor.epoch, "pack": cursor.pack},
+        "updates": updates,
+        "fingerprint": _fingerprint(config),
+    }
+
+
+def _prepare(config: RunConfig) -> Path:
+    tokenizer = load_tokenizer(config)
+    folder = store_folder(config.data, tokenizer)
+    prepare_store(config.data, tokenizer, folder)
+    return folder
+
+
+def _check_mask_unused(mask_token_id: int, data: DataSplits) -> None:
+    count = data.train.token_count(mask_token_id)
+    if count:
+        raise ValueError(
+            f"drafter.mask_token_id: expected a token that never occurs in the data, got {mask_token_id}, which occurs "
+            f"{count} times; choose another unused embedding row"
+        )
+
+
+def _read_cursor(checkpoint: CheckpointFolder, config: RunConfig) -> Cursor:
+    state = checkpoint.state()
+    if state["fingerprint"] != _fingerprint(config):
+        raise ValueError(
+            f"{checkpoint.path}: expected a checkpoint of this configuration's data, drafter, anchors and seed, got "
+            "another; choose another training.run_folder or restore the settings"
+        )
+    return Cursor(**state["cursor"])
+
+
+def _fingerprint(config: RunConfig) -> str:
+    """Of the settings that decide what a parameter means and which packs are left."""
+    settings = dump_config(config)
+    drafter = {key: value for key, value in settings["drafter"].items() if key not in _FREE_DRAFTER_SETTINGS}
+    data = {key: settings["data"][key] for key in ("train", "validation_fraction", "max_length", "token_budget")}
+    deciding = [drafter, data, settings["anchors"], settings["training"]["seed"]]
+    return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()
+
+
+_FREE_DRAFTER_SETTINGS = frozenset({"attention", "activation_checkpointing", "compile", "init_from", "init_std"})
