@@ -28,7 +28,6 @@ class KernelShape:
     warps: int = 16
     stages: int = 1
     programs: int = 0
-    prefetch: bool = False
 
     def grid(self, num_rows: int) -> tuple[int]:
         return (min(num_rows, self.programs) if self.programs else num_rows,)
@@ -51,8 +50,8 @@ class TritonPasses:
         columns = z_Cv.new_empty((z_Cv.shape[0], Shard.WIDTH), dtype=torch.float32)
         statistics_kernel[self.statistics_shape.grid(z_Cv.shape[0])](
             z_Cv, t_Sv, logits.slot_C, logits.labels_C, columns,
-            z_Cv.shape[0], z_Cv.shape[1], logits.vocab.start, z_Cv.stride(0), t_Sv.stride(0), logits.inverse_temperature,
-            OUT_WIDTH=Shard.WIDTH, **self.statistics_shape.launch(),
+            z_Cv.shape[0], z_Cv.shape[1], _padded(z_Cv), logits.vocab.start, z_Cv.stride(0), t_Sv.stride(0), logits.inverse_temperature,
+            OUT_WIDTH=Shard.WIDTH, TEMPERED=logits.inverse_temperature != 1.0, **self.statistics_shape.launch(),
         )  # fmt: skip
         return columns
 
@@ -70,8 +69,9 @@ class TritonPasses:
         columns = z_Cv.new_empty((z_Cv.shape[0], Overlap.WIDTH), dtype=torch.float32)
         overlap_kernel[self.statistics_shape.grid(z_Cv.shape[0])](
             z_Cv, t_Sv, logits.slot_C, merged_CM, columns,
-            z_Cv.shape[0], z_Cv.shape[1], z_Cv.stride(0), t_Sv.stride(0), logits.inverse_temperature,
-            MERGED_WIDTH=Merged.WIDTH, OUT_WIDTH=Overlap.WIDTH, **self.statistics_shape.launch(),
+            z_Cv.shape[0], z_Cv.shape[1], _padded(z_Cv), z_Cv.stride(0), t_Sv.stride(0), logits.inverse_temperature,
+            MERGED_WIDTH=Merged.WIDTH, OUT_WIDTH=Overlap.WIDTH, TEMPERED=logits.inverse_temperature != 1.0,
+            **self.statistics_shape.launch(),
         )  # fmt: skip
         return columns
 
@@ -81,11 +81,17 @@ class TritonPasses:
         measured = z_Cv.new_empty((z_Cv.shape[0], Measured.WIDTH), dtype=torch.float32)
         gradient_kernel[self.gradient_shape.grid(z_Cv.shape[0])](
             z_Cv, t_Sv, grad_Cv, logits.slot_C, logits.labels_C, merged_CM, coefficients_CK, measured,
-            z_Cv.shape[0], z_Cv.shape[1], logits.vocab.start,
+            z_Cv.shape[0], z_Cv.shape[1], _padded(z_Cv), logits.vocab.start,
             z_Cv.stride(0), t_Sv.stride(0), grad_Cv.stride(0), logits.inverse_temperature,
             MERGED_WIDTH=Merged.WIDTH, COEFFICIENT_WIDTH=Coefficient.WIDTH, MEASURED_WIDTH=Measured.WIDTH,
             WITH_GRADIENT=coefficients_CK is not None,
             WITH_FORCE=self.objective.exchanges_twice, WITH_JS=self.objective.js > 0,
-            PREFETCH=self.gradient_shape.prefetch, **self.gradient_shape.launch(),
+            TEMPERED=logits.inverse_temperature != 1.0,
+            BLOCK=self.gradient_shape.block, num_warps=self.gradient_shape.warps,
         )  # fmt: skip
         return grad_Cv, measured
+
+
+def _padded(logits_Cv: Tensor) -> int:
+    """How long a row is in memory; an empty shard has no memory at all."""
+    return logits_Cv.stride(0) if logits_Cv.shape[1] else 0

@@ -30,6 +30,25 @@ def _update(x, largest, total, found, start):
 
 
 @triton.jit
+def _update_both(z, t, z_top, z_sum, z_found, t_top, t_sum, t_found, z_at_t, start):
+    """Both sides, and the drafter's logit where the teacher's maximum is."""
+    z_top, z_sum, z_found, _ = _update(z, z_top, z_sum, z_found, start)
+    t_top, t_sum, t_found, rises = _update(t, t_top, t_sum, t_found, start)
+    return z_top, z_sum, z_found, t_top, t_sum, t_found, tl.where(rises, z, z_at_t)
+
+
+@triton.jit
+def _teacher(t_row, columns, inside, inverse_temperature, TEMPERED: tl.constexpr):
+    if inside is None:
+        t = tl.load(t_row + columns).to(tl.float32)
+    else:
+        t = tl.load(t_row + columns, mask=inside, other=0.0).to(tl.float32)
+    if TEMPERED:
+        t *= inverse_temperature
+    return t
+
+
+@triton.jit
 def _reduce(largest, total, found, lanes):
     """Lanes to (maximum, sum relative to it, lowest column that has it)."""
     top = tl.max(largest, axis=0)
@@ -40,10 +59,10 @@ def _reduce(largest, total, found, lanes):
 @triton.jit
 def statistics_kernel(
     z_ptr, t_ptr, slot_ptr, label_ptr, out_ptr,
-    num_rows, width, vocab_start, z_stride, t_stride, inverse_temperature,
-    OUT_WIDTH: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
+    num_rows, width, padded, vocab_start, z_stride, t_stride, inverse_temperature,
+    OUT_WIDTH: tl.constexpr, TEMPERED: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Write ``Shard`` columns of every row; z_stride is also the padded width, so that loads stay wide for any width."""
+    """Write ``Shard`` columns of every row; rows are ``padded`` long in memory, so that loads stay wide for any width."""
     lanes = tl.arange(0, BLOCK)
     for row in range(tl.program_id(0), num_rows, tl.num_programs(0)):
         z_row = z_ptr + tl.cast(row, tl.int64) * z_stride
@@ -55,15 +74,24 @@ def statistics_kernel(
         z_at_t = tl.zeros([BLOCK], tl.float32)
         z_found = tl.zeros([BLOCK], tl.int32)
         t_found = tl.zeros([BLOCK], tl.int32)
-        for start in tl.range(0, width, BLOCK, num_stages=STAGES):
+        # Whole blocks need no mask: each select that the loop does without is an instruction for every element.
+        whole = width - width % BLOCK
+        for start in tl.range(0, whole, BLOCK, num_stages=STAGES):
             columns = start + lanes
-            z = tl.load(z_row + columns, mask=columns < z_stride, other=0.0).to(tl.float32)
-            t = tl.load(t_row + columns, mask=columns < z_stride, other=0.0).to(tl.float32) * inverse_temperature
+            z = tl.load(z_row + columns).to(tl.float32)
+            t = _teacher(t_row, columns, None, inverse_temperature, TEMPERED)
+            z_top, z_sum, z_found, t_top, t_sum, t_found, z_at_t = _update_both(
+                z, t, z_top, z_sum, z_found, t_top, t_sum, t_found, z_at_t, start
+            )
+        if whole < width:
+            columns = whole + lanes
+            z = tl.load(z_row + columns, mask=columns < padded, other=0.0).to(tl.float32)
+            t = _teacher(t_row, columns, columns < padded, inverse_temperature, TEMPERED)
             z = tl.where(columns < width, z, _BEYOND)
             t = tl.where(columns < width, t, _BEYOND)
-            z_top, z_sum, z_found, _ = _update(z, z_top, z_sum, z_found, start)
-            t_top, t_sum, t_found, rises = _update(t, t_top, t_sum, t_found, start)
-            z_at_t = tl.where(rises, z, z_at_t)
+            z_top, z_sum, z_found, t_top, t_sum, t_found, z_at_t = _update_both(
+                z, t, z_top, z_sum, z_found, t_top, t_sum, t_found, z_at_t, whole
+            )
         top, total, column = _reduce(z_top, z_sum, z_found, lanes)
         teacher_top, teacher_total, teacher_column = _reduce(t_top, t_sum, t_found, lanes)
         wins = (t_top == teacher_top) & (t_found + lanes == teacher_column)
