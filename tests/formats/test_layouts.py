@@ -156,9 +156,10 @@ def test_names_and_fields_of_the_speculators_layout(tmp_path, target):
         ("bidirectional", "zlab", {"dflash_config.causal": False}),
         ("sliding", "zlab", {"dflash_config.causal": None}),
         ("full", "zlab", {"dflash_config.causal": None, "dflash_config.label_mode": None}),
-        ("next_token", "zlab", {"dflash_config.label_mode": "next_token"}),
+        ("next_token", "zlab", {"dflash_config.label_mode": "next_token", "dflash_config.sample_from_anchor": True}),
         ("bidirectional", "speculators", {"sliding_window_non_causal": True}),
-        ("sliding", "speculators", {"sliding_window_non_causal": None}),
+        ("sliding", "speculators", {"sliding_window_non_causal": False}),
+        ("full", "speculators", {"sliding_window_non_causal": None, "sample_from_anchor": None}),
         ("next_token", "speculators", {"sample_from_anchor": True}),
     ],
 )

@@ -72,11 +72,10 @@ def speculators_config(
     shape: DrafterShape, dtype: str, draft_vocab_size: int, target_name: str, target_architectures: tuple[str, ...]
 ) -> dict[str, Any]:
     """The fields of config.json."""
-    layer = network_fields(shape, dtype)
     fields: dict[str, Any] = {
         "architectures": ["DFlashDraftModel"],
         "speculators_model_type": "dflash",
-        "transformer_layer_config": layer,
+        "transformer_layer_config": network_fields(shape, dtype),
         "aux_hidden_state_layer_ids": [layer_id + 1 for layer_id in shape.target_layer_ids],
         "block_size": shape.block_size,
         "draft_vocab_size": draft_vocab_size,
@@ -94,9 +93,9 @@ def speculators_config(
             "verifier": {"name_or_path": target_name, "architectures": list(target_architectures)},
         },
     }
-    if shape.sliding_window is not None and not shape.sliding_causal:
-        fields["sliding_window_non_causal"] = True
-        layer["is_causal"] = False  # what vLLM reads
+    if shape.sliding_window is not None:
+        # Never for full layers only: vLLM takes "not non-causal" as causal for every layer.
+        fields["sliding_window_non_causal"] = not shape.sliding_causal
     if shape.label_mode == "next_token":
         fields["sample_from_anchor"] = True
     return fields

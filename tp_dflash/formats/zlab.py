@@ -52,6 +52,8 @@ def zlab_config(shape: DrafterShape, dtype: str) -> dict[str, Any]:
         dflash_config["causal"] = False
     if shape.label_mode != "same_position":
         dflash_config["label_mode"] = shape.label_mode
+        # vLLM decodes same-position labels only; this makes it refuse the folder instead of drafting one token off.
+        dflash_config["sample_from_anchor"] = True
     return {
         "architectures": [ARCHITECTURE],
         "auto_map": {"AutoModel": f"{Path(_MODEL_FILE).stem}.{ARCHITECTURE}"},
