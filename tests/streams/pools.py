@@ -65,6 +65,10 @@ Compute = Callable[[BlockLayout, FeatureBatch], FeatureBatch]
 def tensors(batch: FeatureBatch) -> list[torch.Tensor]:
     """Copies of a batch's contents: the buffers are used again."""
     assert batch.finite_documents is not None
+    assert batch.padded_features_TF is not None
+    num_tokens = batch.features_TF.shape[0]
+    assert torch.equal(batch.padded_features_TF[:num_tokens], batch.features_TF)
+    assert (batch.padded_features_TF[num_tokens:] == 0).all(), "rows of an earlier pack are still there"
     return [
         part.clone()
         for part in (batch.features_TF, batch.teacher_hidden_UD, batch.anchor_embeddings_AD, batch.finite_documents)

@@ -57,13 +57,21 @@ class BlockBatch:
         return BlockBatch(
             pack_id=features.pack_id,
             geometry=geometry.to(device),
-            features_TF=_pad_rows(features.features_TF.to(device), shapes.num_context, "context rows"),
+            features_TF=_padded_features(features, shapes.num_context, device),
             anchor_embeddings_AD=_pad_rows(features.anchor_embeddings_AD.to(device), shapes.num_blocks, "anchors"),
             teacher_hidden_UD=_pad_rows(features.teacher_hidden_UD.to(device), shapes.num_teacher_rows, "teacher rows"),
             teacher_index_N=_pad_rows(layout.teacher_index_N.to(device), num_rows, "block rows"),
             labels_N=_pad_rows(layout.labels_N.to(device), num_rows, "block rows"),
             weights_N=_pad_rows(_trained_weights(layout, features, weights_B, device), num_rows, "block rows"),
         )
+
+
+def _padded_features(features: FeatureBatch, num_context: int, device: torch.device) -> Tensor:
+    """The buffer that the features arrived in where it has the batch's rows, else a padded copy."""
+    buffer = features.padded_features_TF
+    if buffer is not None and buffer.shape[0] == num_context:
+        return buffer.to(device)
+    return _pad_rows(features.features_TF.to(device), num_context, "context rows")
 
 
 def _trained_weights(layout: BlockLayout, features: FeatureBatch, weights_B: Tensor, device: torch.device) -> Tensor:

@@ -16,6 +16,8 @@ class FeatureBatch:
     anchor_embeddings_AD: the target's embedding rows of the anchor tokens.
     finite_documents: bool, one a document of the pack; False where the target gave a NaN or infinity: all rows of that
         document are zero then and its blocks must not be trained. None: all are finite.
+    padded_features_TF: the buffer whose first rows are features_TF, as many rows as the run's fixed shapes have, zero after
+        them; it saves the largest copy of a step. None: there is no such buffer.
     """
 
     pack_id: int
@@ -23,3 +25,4 @@ class FeatureBatch:
     teacher_hidden_UD: Tensor
     anchor_embeddings_AD: Tensor
     finite_documents: Tensor | None = None
+    padded_features_TF: Tensor | None = None

@@ -41,13 +41,14 @@ class LocalFeatures:
                 f"expected pack {layout.pack.pack_id} to be announced next, got {first}; call expect() in order"
             )
         self._announced.popleft()
-        batch = self._slot.batch(layout)
         if not layout.pack.documents:
             self._empty_packs += 1
-            return batch
+            return self._slot.filled(layout)
+        self._compute(layout, self._slot.batch(layout))
+        batch = self._slot.filled(layout)
         self._packs += 1
         self._bytes += sum(part.numel() * part.itemsize for part in payload(batch))
-        return self._compute(layout, batch)
+        return batch
 
     def finish(self) -> None:
         """Nothing is in flight."""

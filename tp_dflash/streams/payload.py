@@ -6,7 +6,7 @@ numbers mean is none of this room's business.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -40,6 +40,7 @@ class Slot:
         self.teacher_hidden_UD = torch.zeros(fixed.num_teacher_rows, shapes.hidden_size, **options)  # type: ignore[call-overload]
         self.anchor_embeddings_AD = torch.zeros(fixed.num_blocks, shapes.hidden_size, **options)  # type: ignore[call-overload]
         self.finite_documents = torch.ones(fixed.num_context, dtype=torch.bool, device=device)
+        self._written = 0
 
     def batch(self, layout: BlockLayout) -> FeatureBatch:
         """Views of the layout's sizes; ValueError if the pack is larger than the buffer."""
@@ -57,6 +58,14 @@ class Slot:
                 self.finite_documents, len(layout.pack.documents), "documents", "data.token_budget"
             ),
         )
+
+    def filled(self, layout: BlockLayout) -> FeatureBatch:
+        """The batch once its rows are written: an earlier pack's rows after them become zero, the buffer is its padding."""
+        num_tokens = layout.pack.num_tokens
+        if self._written > num_tokens:
+            self.features_TF[num_tokens : self._written] = 0
+        self._written = num_tokens
+        return replace(self.batch(layout), padded_features_TF=self.features_TF)
 
     def whole(self, layout: BlockLayout) -> list[Tensor]:
         """The parts that the layout's payload has, at the buffer's full size."""

@@ -167,7 +167,7 @@ class FeatureReceiver:
         self._receipts[link] = link.send(receipt.encode(), Tag.RECEIPT)
 
     def _counted(self, expected: _Expected, header: Message) -> FeatureBatch:
-        batch = expected.slot.batch(expected.layout)
+        batch = expected.slot.filled(expected.layout)
         self._target_waited[expected.link] = header.waited_us / 1e6
         self._packs += expected.transfer is not None
         self._empty_packs += expected.transfer is None
