@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -217,3 +218,10 @@ def test_an_unknown_folder_is_named() -> None:
         read_target_facts(TargetConfig(path="./no such folder"))
     with pytest.raises(ValueError, match="expected a model_type that transformers knows, got 'nonesuch'"):
         read_target_facts(TargetConfig(random_weights=True, shape={"model_type": "nonesuch"}))
+
+
+def test_the_documented_dry_run_is_a_target() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "streams.md").read_text(encoding="utf-8")
+    settings = tomllib.loads(page.split("```toml\n")[1].split("```")[0])
+    facts = read_target_facts(TargetConfig(**settings["target"]))
+    assert (facts.hidden_size, facts.num_layers, facts.vocab_size) == (5120, 64, 248320)
