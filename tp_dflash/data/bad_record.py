@@ -48,3 +48,7 @@ class BadRecordError(ValueError):
         super().__init__(f"{reason}: {detail}")
         self.reason = reason
         self.detail = detail
+
+    def bare(self) -> BadRecordError:
+        """The same without its traceback, which would keep the record's texts alive: for errors that are kept."""
+        return BadRecordError(self.reason, self.detail)

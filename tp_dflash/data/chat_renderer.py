@@ -69,7 +69,7 @@ class ChatRenderer:
             marked = mark_messages(messages, all_turns=all_turns)
             skeleton = self._skeleton(render, marked, context if all_turns else None)
             if isinstance(skeleton, BadRecordError):
-                reason = skeleton
+                reason = skeleton.bare()
                 continue
             filled, spans = skeleton.fill(marked.slots)
             if filled == text:
@@ -91,7 +91,7 @@ class ChatRenderer:
         try:
             return self._builder.build(render, marked)
         except BadRecordError as error:
-            return error
+            return error.bare()
 
     def _supervised(self, conversation: Conversation, spans: dict[int, Span]) -> tuple[Span, ...]:
         wanted = [index for index, supervised in enumerate(conversation.supervised) if supervised]

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
+from tp_dflash.data.zstandard_file import open_zstandard
+
 MAX_LINE_BYTES = 64 << 20
 _BOM = b"\xef\xbb\xbf"
 
@@ -38,19 +40,9 @@ def numbered_lines(file: IO[bytes], max_bytes: int = MAX_LINE_BYTES) -> Iterator
             yield number, line
 
 
-def _open_zstandard(file: IO[bytes], mode: str) -> Any:
-    try:
-        import zstandard
-    except ImportError:
-        raise ValueError(
-            f"expected the package zstandard to read {file.name}, got none; pip install zstandard, or unpack the file"
-        ) from None
-    return zstandard.open(file, mode)
-
-
 _OPENERS: dict[str, Callable[[IO[bytes], str], Any]] = {
     ".gz": gzip.open,
     ".bz2": bz2.open,
     ".xz": lzma.open,
-    ".zst": _open_zstandard,
+    ".zst": open_zstandard,
 }

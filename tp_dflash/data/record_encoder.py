@@ -64,16 +64,13 @@ class RecordEncoder:
         problems: list[tuple[int, DropReason, str]] = []
         num_truncated = 0
         for index, result in enumerate(results):
-            try:
-                if isinstance(result, BadRecordError):
-                    raise result
-                pieces = self._fitted(*result)
-            except BadRecordError as error:
-                problems.append((index, error.reason, error.detail))
+            pieces = result if isinstance(result, BadRecordError) else self._fitted(*result)
+            if isinstance(pieces, BadRecordError):
+                problems.append((index, pieces.reason, pieces.detail))
                 continue
-            num_truncated += len(result[0]) > self._config.max_length
             documents += pieces
             records += [index] * len(pieces)
+            num_truncated += not isinstance(result, BadRecordError) and len(result[0]) > self._config.max_length
         return EncodedChunk(
             tokens=_joined([tokens for tokens, _ in documents], self.dtype),
             loss_mask=_joined([loss_mask for _, loss_mask in documents], np.dtype(bool)),
@@ -92,7 +89,7 @@ class RecordEncoder:
             record = parse_line(payload, pairs) if isinstance(payload, bytes) else parse_object(payload, pairs)
             return self._prepared(record)
         except BadRecordError as error:
-            return error
+            return error.bare()
 
     def _prepared(self, record: Record) -> tuple[str, tuple[Span, ...]] | PlainText | TokenIds:
         if isinstance(record, TokenIds):
@@ -138,25 +135,23 @@ class RecordEncoder:
                 results.append(next(plain) if isinstance(item, PlainText) else next(rendered))
         return results
 
-    def _fitted(self, tokens_S: np.ndarray, mask_S: np.ndarray) -> list[Tokens]:
+    def _fitted(self, tokens_S: np.ndarray, mask_S: np.ndarray) -> list[Tokens] | BadRecordError:
         """The documents a tokenised record gives under the length limit: one, or several if it is split."""
         limit = self._config.max_length
         if not mask_S.any():
-            raise BadRecordError(DropReason.NOTHING_SUPERVISED, f"none of {len(mask_S)} tokens is supervised")
+            return BadRecordError(DropReason.NOTHING_SUPERVISED, f"none of {len(mask_S)} tokens is supervised")
         if not _has_anchor(mask_S):
-            raise BadRecordError(DropReason.NO_ANCHOR, f"no two adjacent tokens of {len(mask_S)} are supervised")
+            return BadRecordError(DropReason.NO_ANCHOR, f"no two adjacent tokens of {len(mask_S)} are supervised")
         if len(tokens_S) <= limit:
             return [(tokens_S, mask_S)]
         if self._config.over_length == "drop":
-            raise BadRecordError(DropReason.OVER_LENGTH, f"{len(tokens_S)} tokens, data.max_length is {limit}")
+            return BadRecordError(DropReason.OVER_LENGTH, f"{len(tokens_S)} tokens, data.max_length is {limit}")
         stops = range(limit, len(tokens_S) + limit, limit) if self._config.over_length == "split" else [limit]
         pieces = [(tokens_S[stop - limit : stop], mask_S[stop - limit : stop]) for stop in stops]
         pieces = [piece for piece in pieces if _has_anchor(piece[1])]
-        if not pieces:
-            first = int(mask_S.argmax())
-            detail = f"supervision starts at token {first} of {len(tokens_S)}, data.max_length is {limit}"
-            raise BadRecordError(DropReason.TRUNCATED_AWAY, detail)
-        return pieces
+        first = int(mask_S.argmax())
+        detail = f"supervision starts at token {first} of {len(tokens_S)}, data.max_length is {limit}"
+        return pieces or BadRecordError(DropReason.TRUNCATED_AWAY, detail)
 
 
 def _has_anchor(mask_S: np.ndarray) -> bool:
