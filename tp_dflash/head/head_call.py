@@ -176,4 +176,4 @@ def pick_passes(objective: Objective, operands: torch.dtype, device: torch.devic
         from tp_dflash.head.triton_passes import TritonPasses
 
         return TritonPasses(objective, operands)
-    return TorchPasses()
+    return TorchPasses(objective.exchanges_twice)

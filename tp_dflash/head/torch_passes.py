@@ -10,7 +10,13 @@ from tp_dflash.head.shard_statistics import Measured, Merged, Overlap, Shard, me
 
 
 class TorchPasses:
-    """``Passes`` on any device and dtype. It holds a few copies of the chunk's logits at once."""
+    """``Passes`` on any device and dtype. It holds a few copies of the chunk's logits at once.
+
+    exchanges_twice: False leaves out the terms whose coefficients are then all 0 (kl and ce alone have none of them).
+    """
+
+    def __init__(self, exchanges_twice: bool = True) -> None:
+        self.exchanges_twice = exchanges_twice
 
     def statistics(self, logits: ChunkLogits) -> Tensor:
         z_Cv, t_Cv = _in_working_precision(logits)
@@ -65,6 +71,8 @@ class TorchPasses:
             return logits.drafter_Cv, measured
         a, b, e, r, j, s, h, fbar = coefficients_CK[..., None].unbind(dim=1)
         grad_Cv = a * q_Cv - b * p_Cv - e * (ids_v == logits.labels_C[:, None])
+        if not self.exchanges_twice:
+            return grad_Cv, measured
         log_mean_Cv = torch.log(0.5 * (p_Cv + q_Cv).clamp_min(torch.finfo(q_Cv.dtype).tiny))
         force_Cv = r * (logq_Cv - logp_Cv) + 0.5 * j * (logq_Cv - log_mean_Cv) - s * _pull(q_Cv, p_Cv) - h * logq_Cv
         grad_Cv += q_Cv * (force_Cv - fbar)
