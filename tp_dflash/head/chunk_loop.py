@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.distributed import Work
 
 from tp_dflash.config.objective import Objective
 from tp_dflash.head.dpace import dpace_weights
@@ -31,6 +30,8 @@ from tp_dflash.head.vocab_range import VocabRange
 
 # Rows of a logits buffer start at multiples of so many elements, which keeps every row aligned for wide loads.
 _ROW_ALIGNMENT = 64
+# Rows of so many chunks are gathered at once.
+_CHUNKS_PER_HAUL = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +90,6 @@ class ChunkLoop:
         teacher_rows = plan.num_regions * plan.region_rows * self.num_ranks
         self.teacher_logits = new((teacher_rows, width), dtype=call.logits_dtype)
         self.rows: list[Tensor] = [new(0), new(0)]
-        self.pending: list[tuple[tuple[Tensor, Work | None], tuple[Tensor, Work | None]]] = []
         own = (plan.num_rows,)
         self.merged_nM = new((*own, Merged.WIDTH), dtype=working)
         self.overlap_nO = new((*own, Overlap.WIDTH), dtype=working).zero_()
@@ -109,10 +109,7 @@ class ChunkLoop:
         """Walk all chunks; on a GPU this only enqueues."""
         with exact_reductions():
             if self.chunks:
-                self.pending.append(self._fetch(0))
-                self._project_drafter(0)
-                self._project_teacher(0)
-                self._statistics(0)
+                self._project(0)
             for i in range(len(self.chunks)):
                 self._step(i, last=i + 1 == len(self.chunks))
         return self._finish()
@@ -120,46 +117,53 @@ class ChunkLoop:
     def _step(self, i: int, last: bool) -> None:
         formed = self._gradient(i)
         if self.ahead and not last:
-            self._project_drafter(i + 1)
+            self._project(i + 1)
         self.lanes.wait(formed)
-        if self.ahead and not last:
-            self._project_teacher(i + 1)
-            self._statistics(i + 1)
         if self.wants_gradient:
             self._pull_back(i)
         if not self.ahead and not last:
-            self._project_drafter(i + 1)
-            self._project_teacher(i + 1)
-            self._statistics(i + 1)
+            self._project(i + 1)
 
-    def _fetch(self, i: int) -> tuple[tuple[Tensor, Work | None], tuple[Tensor, Work | None]]:
-        """Start to gather chunk i's drafter rows and the teacher rows that it is the first to need."""
-        (start, stop), (first, end) = self.chunks[i], self.pieces[i]
+    def _project(self, i: int) -> None:
+        """Form chunk i's logits and, beside whatever product comes next, their statistics."""
+        self._project_drafter(i)
+        self._project_teacher(i)
+        self._statistics(i)
+
+    def _fetch(self, i: int) -> None:
+        """Gather the drafter rows of the chunks from i on and the teacher rows that they are the first to need.
+
+        Several chunks at once, and in line with the products: a collective beside a product that fills the device would
+        hold some of its multiprocessors while it waits for the other ranks.
+        """
+        last = min(i + _CHUNKS_PER_HAUL, len(self.chunks)) - 1
+        (start, stop), (first, end) = (
+            (self.chunks[i][0], self.chunks[last][1]),
+            (self.pieces[i][0], self.pieces[last][1]),
+        )
         call = self.call
         if call.order is None:
-            own_cD = call.hidden_ND.new_zeros((stop - start, call.hidden_ND.shape[1]))
-            own_pD = call.teacher_hidden_UD.new_zeros((end - first, call.teacher_hidden_UD.shape[1]))
+            own_hD = call.hidden_ND.new_zeros((stop - start, call.hidden_ND.shape[1]))
+            own_gD = call.teacher_hidden_UD.new_zeros((end - first, call.teacher_hidden_UD.shape[1]))
         else:
-            index_c = call.order.row_n[start:stop]
+            index_h = call.order.row_n[start:stop]
             # What a row of weight 0 holds is nobody's business: a NaN in it must not reach a product.
-            own_cD = torch.where(call.active_N[index_c, None], call.hidden_ND[index_c], 0.0)
-            own_pD = call.teacher_hidden_UD[call.order.teacher_row_u[first:end]]
-        return self.exchange.gather_rows(own_cD), self.exchange.gather_rows(own_pD)
+            own_hD = torch.where(call.active_N[index_h, None], call.hidden_ND[index_h], 0.0)
+            own_gD = call.teacher_hidden_UD[call.order.teacher_row_u[first:end]]
+        self.haul_start, self.haul_first = start, first
+        self.haul_RhD = self.exchange.gather_rows(own_hD).unflatten(0, (self.num_ranks, stop - start))
+        self.haul_RgD = self.exchange.gather_rows(own_gD).unflatten(0, (self.num_ranks, end - first))
 
     def _project_drafter(self, i: int) -> None:
-        (gathered, work), _ = self.pending[0]
-        if work is not None:
-            work.wait()
-        rows_CD = self.rows[i % 2] = self.exchange.rows_of(gathered)
-        if i + 1 < len(self.chunks):
-            self.pending.append(self._fetch(i + 1))
+        if i % _CHUNKS_PER_HAUL == 0:
+            self._fetch(i)
+        start, stop = (bound - self.haul_start for bound in self.chunks[i])
+        rows_CD = self.rows[i % 2] = self.haul_RhD[:, start:stop].flatten(0, 1)
         project(rows_CD, self.call.drafter_vD, self._drafter_logits(i))
 
     def _project_teacher(self, i: int) -> None:
-        _, (gathered, work) = self.pending.pop(0)
-        if work is not None:
-            work.wait()
-        rows_PD = self.exchange.rows_of(gathered)
+        first, end = (bound - self.haul_first for bound in self.pieces[i])
+        rows_PD = self.haul_RgD[:, first:end].flatten(0, 1)
         base = (i % self.plan.num_regions) * self.plan.region_rows * self.num_ranks
         out_Pv = self.teacher_logits[base : base + rows_PD.shape[0], : self.call.vocab.size]
         project(rows_PD, self.call.teacher_vD, out_Pv)

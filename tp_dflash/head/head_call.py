@@ -71,6 +71,11 @@ class HeadCall:
         """
         return self.objective.weights == "dpace" and self.trains_a_head
 
+    @property
+    def runs_ahead(self) -> bool:
+        """Whether the next chunk is projected while this one's logits are passed over."""
+        return self.overlap and self.drafter_head.weight_vD.device.type == "cuda"
+
     def plan(self) -> RowPlan:
         first = next((facts for facts in self.everyone if facts.num_rows), self.everyone[0])
         return plan_rows(
@@ -81,6 +86,7 @@ class HeadCall:
             active_rows=self.active_rows,
             num_teacher_rows=self.teacher_rows,
             whole_blocks=self.weights_inside,
+            spare_regions=1 if self.runs_ahead else 0,
         )
 
     def run(self, rows: Rows) -> CallResult:
@@ -140,7 +146,7 @@ class HeadCall:
             wants_weight=bool(self.everyone[self.exchange.rank].wants_weight),
             logits_dtype=self.logits_dtype or working_dtype(hidden_ND.dtype),
         )
-        lanes = Lanes.open(hidden_ND.device, self.overlap)
+        lanes = Lanes.open(hidden_ND.device, self.runs_ahead)
         return ChunkLoop(
             call, plan, self.exchange, pick_passes(self.objective, hidden_ND.dtype, hidden_ND.device), lanes
         ).run()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed import ProcessGroup, Work
+from torch.distributed import ProcessGroup
 
 # torch 2.13 renamed both and warns about the old names; 2.11 has only those.
 if hasattr(dist, "all_gather_single"):
@@ -38,22 +38,18 @@ class RowExchange:
         """This rank's place among those that bring rows (0 for a head-only rank, whose rows nobody reads)."""
         return self.row_ranks.index(self.rank) if self.brings_rows else 0
 
-    def gather_rows(self, local_cX: Tensor) -> tuple[Tensor, Work | None]:
+    def gather_rows(self, local_cX: Tensor) -> Tensor:
         """Rows of all ranks that bring any, in rank order: (c, X) each -> (R c, X); a head-only rank passes any (c, X).
 
-        Returns at once; call ``wait`` on the work, and then ``rows_of``, before reading. Adjoint: ``return_sums``.
+        Adjoint: ``return_sums``.
         """
         if self.group is None:
-            return local_cX, None
+            return local_cX
         gathered = local_cX.new_empty((self.size * local_cX.shape[0], *local_cX.shape[1:]))
-        work = all_gather_single(gathered, local_cX.contiguous(), group=self.group, async_op=True)
-        return gathered, work
-
-    def rows_of(self, gathered: Tensor) -> Tensor:
-        """Drop the blocks of head-only ranks from what ``gather_rows`` returned: (size c, X) -> (R c, X)."""
+        all_gather_single(gathered, local_cX.contiguous(), group=self.group)
         if len(self.row_ranks) == self.size:
             return gathered
-        blocks = gathered.view(self.size, gathered.shape[0] // self.size, *gathered.shape[1:])
+        blocks = gathered.unflatten(0, (self.size, local_cX.shape[0]))
         if self.row_ranks == tuple(range(len(self.row_ranks))):
             return blocks[: len(self.row_ranks)].flatten(0, 1)
         return torch.cat([blocks[rank] for rank in self.row_ranks])

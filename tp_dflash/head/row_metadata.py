@@ -73,7 +73,7 @@ def gather_metadata(
         packed[:-1, 1] = order.slot_n
         packed[-1] = fault
         scale_n = scale_N[order.row_n]
-    packed_all, scale_all = _wait(exchange, packed), _wait(exchange, scale_n)
+    packed_all, scale_all = exchange.gather_rows(packed), exchange.gather_rows(scale_n)
     by_rank = packed_all.view(len(plan.row_ranks), plan.num_rows + 1, 2)
     chunk_major = _chunk_major(plan, labels_N.device)
     rows = by_rank[:, :-1].reshape(-1, 2)[chunk_major]
@@ -91,13 +91,6 @@ def describe_fault(faults: Tensor, row_ranks: tuple[int, ...], vocabulary: int) 
         if code:
             return _FAULTS[code].format(rank=rank, example=example, vocabulary=vocabulary - 1)
     return None
-
-
-def _wait(exchange: RowExchange, local: Tensor) -> Tensor:
-    gathered, work = exchange.gather_rows(local)
-    if work is not None:
-        work.wait()
-    return exchange.rows_of(gathered)
 
 
 @functools.lru_cache(maxsize=64)
