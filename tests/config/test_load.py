@@ -36,6 +36,11 @@ def test_defaults_and_overrides(tmp_path: Path) -> None:
     assert config.training.epochs == 6
 
 
+def test_a_single_gpu_may_be_a_number(tmp_path: Path) -> None:
+    config = load_config(_write(tmp_path), ["placement.target=0", "placement.drafter=1", "placement.head=none"])
+    assert (config.placement.target, config.placement.drafter, config.placement.head) == ("0", "1", None)
+
+
 def test_a_dumped_configuration_reads_back_the_same(tmp_path: Path) -> None:
     config = load_config(_write(tmp_path), ["drafter.target_layer_ids=[1, 3]"])
     assert parse_config(dump_config(config)) == config

@@ -13,7 +13,9 @@ PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 
 
 def test_the_page_is_up_to_date() -> None:
-    assert PAGE.read_text(encoding="utf-8") == reference(), "run: python -m tp_dflash.config.reference > docs/configuration.md"
+    assert PAGE.read_text(encoding="utf-8") == reference(), (
+        "run: python -m tp_dflash.config.reference > docs/configuration.md"
+    )
 
 
 def _undescribed(section: type[BaseModel], path: str) -> list[str]:

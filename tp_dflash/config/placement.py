@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field
 
 from tp_dflash.config.section import Section
+
+# A single GPU may be written as a number: drafter = 1 means "1".
+GpuList = Annotated[str, BeforeValidator(lambda value: str(value) if type(value) is int else value)]
 
 
 class PlacementConfig(Section):
     """Local GPU numbers of each role, repeated on every node; on CPU machines they number the local ranks."""
 
-    target: str = Field(
+    target: GpuList = Field(
         "colocated",
         description='GPUs that run the target, as "0-4" or "0,2"; "colocated": every drafter rank also hosts the target.',
     )
-    drafter: str = Field("0", description="GPUs that train the drafter; each brings its own packs.")
-    head: str | None = Field(
+    drafter: GpuList = Field("0", description="GPUs that train the drafter; each brings its own packs.")
+    head: GpuList | None = Field(
         None,
         description="GPUs that own a shard of the lm_heads. Those that are not drafter GPUs own a shard without a drafter copy. Default: the drafter GPUs.",
     )

@@ -26,6 +26,8 @@ from torch.utils.tensorboard import SummaryWriter
 
 from tp_dflash.training.run_folder import RunFolder
 
+_LOG_WIDTH = 160
+
 Figure = float | int | list[float] | dict[str, float]
 
 
@@ -36,7 +38,9 @@ class Reporter:
         self.folder = folder
         self.total_steps = total_steps
         self.first_step = first_step
-        self.console = Console()
+        terminal = Console()
+        # A log file has no width of its own; tables need one.
+        self.console = terminal if terminal.is_terminal else Console(width=_LOG_WIDTH)
         self._started = time.monotonic()
         self._progress = Progress(
             TextColumn("train"),
