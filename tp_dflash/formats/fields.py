@@ -105,6 +105,19 @@ def rope_theta(fields: Fields, source: str) -> float:
     return float(required({"rope_theta": flat if nested is None else nested}, "rope_theta", source))
 
 
+def rotary_kind(fields: Fields) -> str:
+    """rope_type of a Qwen3 config, wherever it says one other than default."""
+    tables = [fields.get(name) or {} for name in ("rope_scaling", "rope_parameters")]
+    kinds = [table.get("rope_type", table.get("type", "default")) for table in tables]
+    return str(next((kind for kind in kinds if kind != "default"), "default"))
+
+
+def rotary_setting(fields: Fields, name: str) -> Any:
+    """A setting of rotary embeddings, wherever a config may have it; None if it has none."""
+    tables = [fields.get("rope_parameters") or {}, fields.get("rope_scaling") or {}, fields]
+    return next((table[name] for table in tables if table.get(name) is not None), None)
+
+
 def _layer_types(fields: Fields, source: str) -> tuple[LayerType, ...]:
     num_layers = required(fields, "num_hidden_layers", source)
     types = fields.get("layer_types") or ["full_attention"] * num_layers
@@ -117,15 +130,13 @@ def _layer_types(fields: Fields, source: str) -> tuple[LayerType, ...]:
 
 
 def _refuse_other_networks(fields: Fields, source: str) -> None:
-    rope = (fields.get("rope_scaling") or {}) | (fields.get("rope_parameters") or {})
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    factor = rope.get("partial_rotary_factor", fields.get("partial_rotary_factor"))
+    factor = rotary_setting(fields, "partial_rotary_factor")
     refused = {
         "hidden_act": (fields.get("hidden_act", "silu"), "silu"),
         "attention_bias": (bool(fields.get("attention_bias")), False),
-        "rope_type": (kind, "default"),
+        "rope_type": (rotary_kind(fields), "default"),
         "partial_rotary_factor": (1.0 if factor is None else float(factor), 1.0),
-        "mrope_section": (rope.get("mrope_section"), None),
+        "mrope_section": (rotary_setting(fields, "mrope_section"), None),
     }
     for name, (got, expected) in refused.items():
         if got != expected:

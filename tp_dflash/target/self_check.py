@@ -33,29 +33,43 @@ _BF16_TOLERANCE = 2e-2
 
 @dataclass(frozen=True)
 class TargetCheck:
-    """Largest absolute differences found: teacher logits against the model's, embeddings against the file's rows."""
+    """Largest absolute differences found: teacher logits against the model's, embeddings against the file's rows.
+
+    same_top1: of num_tokens, those whose largest teacher logit stands where the model's own is largest (or as large, to
+    its dtype's rounding), among the rows compared.
+    """
 
     logits: float
     embeddings: float
+    same_top1: int
+    num_tokens: int
 
 
-def check_target(target: Target) -> TargetCheck:
+def check_target(target: Target, num_rows: int = _NUM_ROWS) -> TargetCheck:
     """Compare head @ teacher row with the model's own .logits, and embed() with ``read_embedding_rows``.
 
+    num_rows: the first rows of the lm_head are compared; with all of them top-1 tokens are those of the vocabulary.
     ValueError if logits differ by more than 1e-4 in fp32 (2% of the largest logit in bf16), or embeddings by more than
     their rounding.
     """
     facts = target.facts
     tokens_1S = torch.linspace(0, facts.vocab_size - 1, _NUM_TOKENS).long()[None]
-    head_RD = read_head_rows(target.config, facts, 0, min(_NUM_ROWS, facts.vocab_size), target.device)
+    head_RD = read_head_rows(target.config, facts, 0, min(num_rows, facts.vocab_size), target.device)
     _, hidden_1SD, _ = target.run(tokens_1S)
     expected = _own_logits(target, head_RD, tokens_1S).float()
-    logits = _difference(hidden_1SD.float() @ head_RD.float().T, expected, facts, "logits (a factor, cap or bias)")
+    teacher = hidden_1SD.float() @ head_RD.float().T
+    logits = _difference(teacher, expected, facts, "logits (a factor, cap or bias)")
     rows_SD = read_embedding_rows(target.config, facts, tokens_1S[0].tolist(), target.device)
     embeddings = _difference(
         target.embed(tokens_1S)[0].float(), rows_SD.float(), facts, "embeddings (a factor or norm)"
     )
-    return TargetCheck(logits, embeddings)
+    return TargetCheck(logits, embeddings, _same_top1(teacher, expected, facts), _NUM_TOKENS)
+
+
+def _same_top1(teacher_1SV: Tensor, own_1SV: Tensor, facts: TargetFacts) -> int:
+    best = own_1SV.amax(-1)
+    at_teachers = own_1SV.gather(-1, teacher_1SV.argmax(-1, keepdim=True)).squeeze(-1)
+    return int((at_teachers >= best - torch.finfo(facts.dtype).eps * best.abs()).sum())
 
 
 def _difference(got: Tensor, expected: Tensor, facts: TargetFacts, what: str) -> float:
