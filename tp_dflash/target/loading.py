@@ -9,23 +9,35 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed import ProcessGroup
 
 from tp_dflash.config.target import TargetConfig
 from tp_dflash.target.facts import TargetFacts
 from tp_dflash.target.random_rows import random_rows
 from tp_dflash.target.source import load_model_config, target_folder, text_config
 from tp_dflash.target.taps import decoder_layers, text_decoder
+from tp_dflash.target.tensor_parallel import check_heads, split_decoder
 
 if TYPE_CHECKING:  # modelling code takes seconds to import, and planning needs none of it
     from transformers import PreTrainedConfig
 
 
-def load_decoder(config: TargetConfig, facts: TargetFacts, device: torch.device) -> nn.Module:
-    """Load (or make up) the text decoder; what a wrapper holds beside it (vision, audio) is dropped."""
-    decoder = (
-        _random_decoder(config, facts, device) if config.random_weights else _stored_decoder(config, facts, device)
-    )
+def load_decoder(
+    config: TargetConfig, facts: TargetFacts, device: torch.device, group: ProcessGroup | None = None
+) -> nn.Module:
+    """Load (or make up) the text decoder; what a wrapper holds beside it (vision, audio) is dropped.
+
+    group: ranks that share one decoder; it is then made in host memory, and only this rank's share goes to the device.
+    """
+    shared = group is not None and dist.get_world_size(group) > 1
+    first = torch.device("cpu") if shared else device
+    decoder = _random_decoder(config, facts, first) if config.random_weights else _stored_decoder(config, facts, first)
+    if group is not None and shared:
+        check_heads(facts.num_kv_heads, group)
+        split_decoder(decoder, group)
+        decoder.to(device)
     decoder.eval().requires_grad_(False)
     if config.compile:
         for layer in decoder_layers(decoder, facts.num_layers):

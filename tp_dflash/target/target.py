@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed import ProcessGroup
 
 from tp_dflash.blocks import BlockLayout, FeatureBatch
 from tp_dflash.config.target import TargetConfig
@@ -57,9 +58,19 @@ class Target:
         self.taps = LayerTaps(decoder_layers(decoder, facts.num_layers), layer_ids)
 
     @staticmethod
-    def load(config: TargetConfig, facts: TargetFacts, layer_ids: Sequence[int], device: torch.device) -> Target:
-        """Load the decoder onto ``device`` and tap the layers; ValueError by name where that cannot be right."""
-        return Target(load_decoder(config, facts, device), facts, layer_ids, config, device)
+    def load(
+        config: TargetConfig,
+        facts: TargetFacts,
+        layer_ids: Sequence[int],
+        device: torch.device,
+        group: ProcessGroup | None = None,
+    ) -> Target:
+        """Load the decoder onto ``device`` and tap the layers; ValueError by name where that cannot be right.
+
+        group: target ranks that share one decoder, for one that needs several GPUs. All of them run every forward: one calls
+        ``features``, the others ``follow``, with the same layouts.
+        """
+        return Target(load_decoder(config, facts, device, group), facts, layer_ids, config, device)
 
     @property
     def feature_size(self) -> int:
@@ -110,6 +121,13 @@ class Target:
             assert batch.finite_documents is not None
             batch.finite_documents.copy_(empty_non_finite(layout, batch))
         return batch
+
+    def follow(self, layout: BlockLayout) -> None:
+        """This rank's share of the forwards behind another rank's ``features`` of the same layout; nothing is kept."""
+        if layout.pack.documents:
+            with torch.inference_mode():
+                for forward in self._forwards(layout):
+                    self.decoder(input_ids=forward.tokens_RS, use_cache=False)
 
     def _run(self, forward: _Forward, batch: FeatureBatch) -> None:
         width = self.facts.hidden_size
