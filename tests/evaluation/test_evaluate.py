@@ -91,11 +91,10 @@ def _close(value: Any) -> Any:
     return pytest.approx(value, rel=1e-4) if isinstance(value, float) else value
 
 
-@pytest.mark.parametrize("world_size", [1, 3])
-def test_ranks_cannot_show(world_size: int) -> None:
-    """Case 23: sums and counts travel, so three ranks, two of which have no prompt of the second set, change nothing."""
+def test_ranks_cannot_show() -> None:
+    """Case 23: sums and counts travel, so two ranks, one of which has no prompt of the second set, change nothing."""
     expected = _close(_timeless(_evaluate(temperature=0.8)))
-    assert run_ranks(_on_rank, world_size, _saved().model_dump_json()) == [expected] * world_size
+    assert run_ranks(_on_rank, 2, _saved().model_dump_json(), timeout=180) == [expected] * 2
 
 
 def _on_rank(rank: int, saved: str) -> dict[str, Any]:
@@ -177,7 +176,7 @@ def test_table_json_and_picture_show_every_set(tmp_path: Path) -> None:
     assert stored["sets"][0]["streak_histogram"] == list(report.sets[0].streak_histogram)
     draw_report(report, tmp_path / "report.png")
     assert (tmp_path / "report.png").read_bytes()[:4] == b"\x89PNG"
-    with pytest.raises(ValueError, match=r"ends in \.png"):
+    with pytest.raises(ValueError, match=r"ends in \.png, \.svg, \.pdf"):
         draw_report(report, tmp_path / "report.docx")
 
 

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import Regex, Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
+from tests.evaluation.tokenizers import character_tokenizer
 from tp_dflash.config.data import TemplateConfig
 from tp_dflash.config.evaluation import PromptSetConfig
 from tp_dflash.evaluation import read_prompt_set
@@ -20,21 +19,13 @@ TEMPLATE = (
 )
 
 
-def _tokenizer(chat_template: str | None = TEMPLATE) -> PreTrainedTokenizerFast:
-    """One token a character."""
-    vocabulary = {chr(code): code for code in range(128)}
-    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="?"))
-    backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
-    return PreTrainedTokenizerFast(tokenizer_object=backend, chat_template=chat_template)
-
-
 def _asked(
     folder: Path, *records: Any, tokenizer: Any = None, template: Any = None, limit: int | None = None
 ) -> list[str]:
     path = folder / "prompts.jsonl"
     path.write_text("\n".join(r if isinstance(r, str) else json.dumps(r) for r in records), encoding="utf-8")
     config = PromptSetConfig(name="some", path=str(path), limit=limit)
-    prompts = read_prompt_set(config, tokenizer or _tokenizer(), template).prompts
+    prompts = read_prompt_set(config, tokenizer or character_tokenizer(TEMPLATE), template).prompts
     return ["".join(map(chr, prompt)) for prompt in prompts]
 
 
@@ -60,7 +51,7 @@ def test_answers_are_cut_off(tmp_path: Path) -> None:
 
 
 def test_a_tokenizer_without_template_is_asked_bare_text(tmp_path: Path) -> None:
-    assert _asked(tmp_path, {"prompt": "Once"}, tokenizer=_tokenizer(None)) == ["Once"]
+    assert _asked(tmp_path, {"prompt": "Once"}, tokenizer=character_tokenizer()) == ["Once"]
 
 
 def test_the_options_of_training_apply(tmp_path: Path) -> None:
@@ -100,6 +91,6 @@ def test_what_cannot_be_asked_is_named_by_line(tmp_path: Path, bad: Any) -> None
 
 def test_missing_and_empty_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"nothing\.jsonl: expected a JSONL file"):
-        read_prompt_set(PromptSetConfig(name="x", path=str(tmp_path / "nothing.jsonl")), _tokenizer())
+        read_prompt_set(PromptSetConfig(name="x", path=str(tmp_path / "nothing.jsonl")), character_tokenizer(TEMPLATE))
     with pytest.raises(ValueError, match="at least one prompt"):
         _asked(tmp_path, "")

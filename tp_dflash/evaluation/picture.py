@@ -7,21 +7,29 @@ from typing import Any
 
 from tp_dflash.evaluation.report import EvaluationReport
 
+_ENDINGS = (".png", ".svg", ".pdf")
 
-def draw_report(report: EvaluationReport, path: Path) -> None:
-    """Write a picture (.png, .svg, .pdf by the name's ending); ValueError without matplotlib or with another ending."""
+
+def check_picture(path: Path) -> None:
+    """ValueError, before any work is done, if a picture of this name cannot be drawn here."""
     try:
-        import matplotlib
-
-        matplotlib.use("agg")
-        from matplotlib.figure import Figure
+        import matplotlib  # noqa: F401
     except ImportError:
         raise ValueError(
             "expected the package matplotlib for a picture, got none; pip install tp_dflash[plot] or leave the picture out"
         ) from None
+    if path.suffix not in _ENDINGS:
+        raise ValueError(f"expected a picture that ends in {', '.join(_ENDINGS)}, got {path.name}; rename it")
+
+
+def draw_report(report: EvaluationReport, path: Path) -> None:
+    """Write a picture (.png, .svg or .pdf by the name's ending); folders above are made. ValueError: ``check_picture``."""
+    check_picture(path)
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     figure: Any = Figure(figsize=(15, 4.5), layout="constrained")
-    if path.suffix.lstrip(".") not in figure.canvas.get_supported_filetypes():
-        raise ValueError(f"expected a picture that ends in .png, .svg or .pdf, got {path.name}; rename it")
+    FigureCanvasAgg(figure)
     positions, streaks, times = figure.subplots(1, 3)
     _draw_positions(report, positions)
     _draw_streaks(report, streaks)

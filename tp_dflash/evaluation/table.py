@@ -1,4 +1,4 @@
-"""An evaluation's figures in the terminal: one row a prompt set."""
+"""An evaluation's figures in the terminal: one column a prompt set."""
 
 from __future__ import annotations
 
@@ -11,41 +11,35 @@ _POSITIONS = 8
 
 def report_table(report: EvaluationReport) -> Table:
     """The table of a report; print it with a rich console."""
-    drafted = len(report.sets[0].acceptance_by_position)
-    shown = [str(k) for k in range(1, min(drafted, _POSITIONS) + 1)]
-    table = Table(
-        title=f"{report.drafter} on {report.target}: acceptance length {report.acceptance_length:.2f}",
-        caption=(
-            f"accepted: share of blocks that accepted drafted position {', '.join(shown)}"
-            f"{', ..' if drafted > _POSITIONS else ''}. expected/real: the drafter's own expectation over what was "
-            "accepted. equal: answers equal to those without the drafter."
-        ),
-    )
-    table.add_column("prompts")
-    for column in ("number", "acceptance length", "accepted %", "tokens/s", "without", "ratio"):
-        table.add_column(column, justify="right")
-    for column in ("draft / verify / rest %", "expected/real", "equal"):
-        table.add_column(column, justify="right")
+    table = Table(title=f"{report.drafter} on {report.target}: acceptance length {report.acceptance_length:.2f}")
+    table.add_column("prompt set")
+    columns = [_column(each) for each in report.sets]
     for each in report.sets:
-        table.add_row(*_row(each))
+        table.add_column(each.name, justify="right", overflow="fold")
+    for name in columns[0]:
+        table.add_row(name, *(column[name] for column in columns))
     return table
 
 
-def _row(each: PromptSetReport) -> list[str]:
-    seconds = each.phase_seconds.values()
-    whole = sum(seconds) or 1.0
-    return [
-        each.name,
-        str(each.num_prompts),
-        f"{each.acceptance_length:.2f}",
-        " ".join(f"{100 * share:.0f}" for share in each.acceptance_by_position[:_POSITIONS]),
-        f"{each.tokens_per_second:.1f}",
-        _or_dash(each.plain_tokens_per_second, ".1f"),
-        _or_dash(each.speedup, ".2f"),
-        " / ".join(f"{100 * part / whole:.0f}" for part in seconds),
-        _or_dash(each.calibration, ".2f"),
-        f"{each.identical}/{each.compared_prompts}" if each.compared_prompts else "-",
-    ]
+def _column(each: PromptSetReport) -> dict[str, str]:
+    whole = sum(each.phase_seconds.values()) or 1.0
+    shares = " / ".join(f"{100 * seconds / whole:.0f}" for seconds in each.phase_seconds.values())
+    positions = each.acceptance_by_position
+    more = " .." if len(positions) > _POSITIONS else ""
+    return {
+        "prompts": str(each.num_prompts),
+        "tokens, blocks": f"{each.num_tokens}, {each.num_blocks}",
+        "acceptance length": f"{each.acceptance_length:.2f}",
+        "% of blocks that accept position 1, 2, ..": " ".join(f"{100 * x:.0f}" for x in positions[:_POSITIONS]) + more,
+        "expected by the drafter / accepted": _or_dash(each.calibration, ".2f"),
+        "tokens/s": f"{each.tokens_per_second:.1f}",
+        "tokens/s without the drafter": _or_dash(each.plain_tokens_per_second, ".1f"),
+        "ratio, on the same prompts": _or_dash(each.speedup, ".2f"),
+        "% of time: draft / verify / rest": shares,
+        "answers equal with and without": f"{each.identical} of {each.compared_prompts}"
+        if each.compared_prompts
+        else "-",
+    }
 
 
 def _or_dash(value: float | None, form: str) -> str:

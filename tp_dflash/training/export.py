@@ -10,8 +10,9 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint import HuggingFaceStorageReader
 
 from tp_dflash.config.load import parse_config
+from tp_dflash.config.run import RunConfig
 from tp_dflash.drafter import DrafterShape, parameter_shapes
-from tp_dflash.formats import DTYPES, TargetMatrices, write_speculators, write_zlab
+from tp_dflash.formats import DTYPES, PublishedDrafter, TargetMatrices, write_speculators, write_zlab
 from tp_dflash.target import read_target_facts
 from tp_dflash.training.checkpoint_folder import CheckpointFolder, find_fault, folder_name, newest_complete
 from tp_dflash.training.publish import published_drafter
@@ -22,9 +23,28 @@ def export_checkpoint(run: Path, out: Path, *, layout: str, dtype: str, step: in
     """Write the drafter of a run's checkpoint (the newest complete one, or that of ``step``); returns the checkpoint."""
     if layout not in ("zlab", "speculators") or dtype not in DTYPES:
         raise ValueError(f"expected a layout of zlab or speculators in {', '.join(DTYPES)}, got {layout} in {dtype}")
+    config = read_run_config(run)
+    drafter, checkpoint = read_checkpoint(run, config, dtype=dtype, step=step)
+    if layout == "zlab":
+        write_zlab(out, drafter)
+    else:
+        facts = read_target_facts(config.target)
+        write_speculators(out, drafter, TargetMatrices.read(config.target, facts, DTYPES[dtype]))
+    return checkpoint
+
+
+def read_run_config(run: Path) -> RunConfig:
+    """The configuration that a run's folder keeps; ConfigError if this version cannot read it."""
+    path = run / "run.json"
+    return parse_config(json.loads(path.read_text(encoding="utf-8"))["config"], str(path))
+
+
+def read_checkpoint(
+    run: Path, config: RunConfig, *, dtype: str, step: int | None = None
+) -> tuple[PublishedDrafter, Path]:
+    """The drafter of a run's checkpoint (the newest complete one, or that of ``step``), and that checkpoint's folder."""
     folder = RunFolder(run)
     checkpoint = _checkpoint(folder, step)
-    config = parse_config(json.loads((run / "run.json").read_text(encoding="utf-8"))["config"], str(run / "run.json"))
     facts = read_target_facts(config.target)
     shape = DrafterShape.of(config.drafter, facts)
     tensors = {f"drafter.{name}": torch.empty(size) for name, size in parameter_shapes(shape).items()}
@@ -40,11 +60,7 @@ def export_checkpoint(run: Path, out: Path, *, layout: str, dtype: str, step: in
         results={key: value for key, value in report.items() if key.startswith("acceptance_")},
         dtype=dtype,
     )
-    if layout == "zlab":
-        write_zlab(out, drafter)
-    else:
-        write_speculators(out, drafter, TargetMatrices.read(config.target, facts, DTYPES[dtype]))
-    return checkpoint.path
+    return drafter, checkpoint.path
 
 
 def _checkpoint(folder: RunFolder, step: int | None) -> CheckpointFolder:
