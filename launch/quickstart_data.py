@@ -87,22 +87,23 @@ def is_faithful(tokenizer: Any, given: Answer) -> bool:
 
 
 def split(answers: list[Answer]) -> tuple[list[Answer], list[Answer]]:
-    """(train, held-out): each answer text once, the first few of each kind held out, training shuffled."""
+    """(train, held-out): each answer text once, the first few of each kind held out.
+
+    Any beginning of either file is a mixture: training is shuffled, held-out goes round the kinds.
+    """
     seen: set[str] = set()
     train: list[Answer] = []
-    held_out: list[Answer] = []
-    held_out_of: dict[str, int] = {}
+    rounds: list[list[Answer]] = [[] for _ in range(HELD_OUT_PER_KIND)]
+    count_of: dict[str, int] = {}
     for given in answers:
         if given.text in seen:
             continue
         seen.add(given.text)
-        if held_out_of.setdefault(given.kind, 0) < HELD_OUT_PER_KIND:
-            held_out_of[given.kind] += 1
-            held_out.append(given)
-        else:
-            train.append(given)
-    random.Random(SEED).shuffle(train)  # so that any beginning of the file is a mixture
-    return train, held_out
+        count = count_of.get(given.kind, 0)
+        count_of[given.kind] = count + 1
+        (rounds[count] if count < HELD_OUT_PER_KIND else train).append(given)
+    random.Random(SEED).shuffle(train)
+    return train, [given for each in rounds for given in each]
 
 
 def write(path: Path, answers: list[Answer]) -> None:

@@ -70,7 +70,6 @@ def prompts() -> dict[str, list[str]]:
         "meeting": [f"Write an email to {name} about the meeting on {day}." for name in NAMES for day in DAYS],
         "cover letter": [f"Write a cover letter for a job as a {job}." for job in JOBS],
         "two colours": [f"Continue the pattern: {a}, {b}, {a}, {b}, {a}," for a in COLOURS for b in COLOURS if a != b],
-        "cleaning": [f"How do I clean a {noun}?" for noun in NOUNS],
         "numbers": [
             f"Write the numbers from {low} to {low + many}, separated by commas."
             for low in range(1, 60, 3)
