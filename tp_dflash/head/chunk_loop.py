@@ -1,11 +1,10 @@
 """The loop over chunks: project, reduce to statistics, exchange, form the gradient in place, pull it back, send it home.
 
 Comes in: rows of all ranks by way of ``RowExchange``, this rank's two head shards. Goes out: statistics of this rank's own
-rows, its hidden gradient and its shard's weight gradient. Never more than a chunk of logits exists.
+rows, its hidden gradient and its shard's weight gradient. Never more than a chunk of logits exists (two where lanes overlap).
 
-Work falls into three lanes (``Lanes``). The matrix products are one unbroken line; while they run, the statistics of a chunk
-are made beside the pull-back of the chunk before, and its gradient beside the projection of the chunk after. Gradients of
-finished chunks are summed over the ranks and put in their rows on a third lane.
+With two lanes (``Lanes``) the passes over chunk i, the exchange of its statistics and the journey home of the gradient of
+chunk i - 1 run beside the two projections of chunk i + 1; the pull-back of chunk i has the device to itself.
 """
 
 from __future__ import annotations
@@ -19,7 +18,14 @@ from tp_dflash.config.objective import Objective
 from tp_dflash.head.dpace import dpace_weights
 from tp_dflash.head.lanes import Lanes, Mark
 from tp_dflash.head.passes import ChunkLogits, Passes
-from tp_dflash.head.products import add_weight_gradient, exact_reductions, project, pull_back, working_dtype
+from tp_dflash.head.products import (
+    add_weight_gradient,
+    exact_reductions,
+    leave_room,
+    project,
+    pull_back,
+    working_dtype,
+)
 from tp_dflash.head.row_coefficients import row_coefficients
 from tp_dflash.head.row_exchange import RowExchange
 from tp_dflash.head.row_metadata import RowMetadata
@@ -31,7 +37,7 @@ from tp_dflash.head.vocab_range import VocabRange
 # Rows of a logits buffer start at multiples of so many elements, which keeps every row aligned for wide loads.
 _ROW_ALIGNMENT = 64
 # Rows of so many chunks are gathered at once.
-_CHUNKS_PER_HAUL = 4
+_CHUNKS_PER_HAUL = 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,8 +91,7 @@ class ChunkLoop:
         width = -(-call.vocab.size // _ROW_ALIGNMENT) * _ROW_ALIGNMENT
         chunk = plan.largest_chunk * self.num_ranks
         working = working_dtype(call.hidden_ND.dtype)
-        num_buffers = 2 if self.ahead else 1
-        self.logits = [new((chunk, width), dtype=call.logits_dtype) for _ in range(num_buffers)]
+        self.logits = [new((chunk, width), dtype=call.logits_dtype) for _ in range(2 if self.ahead else 1)]
         teacher_rows = plan.num_regions * plan.region_rows * self.num_ranks
         self.teacher_logits = new((teacher_rows, width), dtype=call.logits_dtype)
         self.rows: list[Tensor] = [new(0), new(0)]
@@ -97,10 +102,8 @@ class ChunkLoop:
         self.measured_RnP = new((self.num_ranks, *own, Measured.WIDTH), dtype=working)
         self.grad_ND = torch.zeros_like(call.hidden_ND) if call.wants_hidden else None
         self.grad_vD = new(call.drafter_vD.shape, dtype=working).zero_() if call.wants_weight else None
-        self.partials = [
-            new((chunk, call.hidden_ND.shape[1]), dtype=working) for _ in range(num_buffers if call.wants_hidden else 0)
-        ]
-        self.sent_home: list[Mark] = [None, None]
+        self.partial_CD = new((chunk if call.wants_hidden else 0, call.hidden_ND.shape[1]), dtype=working)
+        self.away: int | None = None
         self.coefficients: Tensor | None = None
         if self.wants_gradient and not call.objective.exchanges_twice and not call.weights_inside:
             self.coefficients = row_coefficients(call.objective, call.metadata.scale)
@@ -108,27 +111,39 @@ class ChunkLoop:
     def run(self) -> LoopOutput:
         """Walk all chunks; on a GPU this only enqueues."""
         with exact_reductions():
-            if self.chunks:
-                self._project(0)
             for i in range(len(self.chunks)):
-                self._step(i, last=i + 1 == len(self.chunks))
+                self._step(i)
         return self._finish()
 
-    def _step(self, i: int, last: bool) -> None:
-        formed = self._gradient(i)
-        if self.ahead and not last:
+    def _step(self, i: int) -> None:
+        follows = i + 1 < len(self.chunks)
+        if i == 0:
+            self._fetch(0)
+            self._project(0)
+            self._statistics(0)
+        if follows and (i + 1) % _CHUNKS_PER_HAUL == 0:
+            # Before this chunk's exchange: collectives of a group run in the order of their calls.
+            self._fetch(i + 1)
+        self._gradient(i)
+        formed = self._mark_passes()
+        if self.ahead and follows:
             self._project(i + 1)
         self.lanes.wait(formed)
         if self.wants_gradient:
             self._pull_back(i)
-        if not self.ahead and not last:
+        if not self.ahead and follows:
             self._project(i + 1)
+        if follows:
+            self._statistics(i + 1)
 
     def _project(self, i: int) -> None:
-        """Form chunk i's logits and, beside whatever product comes next, their statistics."""
-        self._project_drafter(i)
-        self._project_teacher(i)
-        self._statistics(i)
+        with leave_room(self.lanes.reserved if i else 0):
+            self._project_drafter(i)
+            self._project_teacher(i)
+
+    def _mark_passes(self) -> Mark:
+        with self.lanes.on_passes():
+            return self.lanes.mark()
 
     def _fetch(self, i: int) -> None:
         """Gather the drafter rows of the chunks from i on and the teacher rows that they are the first to need.
@@ -155,8 +170,6 @@ class ChunkLoop:
         self.haul_RgD = self.exchange.gather_rows(own_gD).unflatten(0, (self.num_ranks, end - first))
 
     def _project_drafter(self, i: int) -> None:
-        if i % _CHUNKS_PER_HAUL == 0:
-            self._fetch(i)
         start, stop = (bound - self.haul_start for bound in self.chunks[i])
         rows_CD = self.rows[i % 2] = self.haul_RhD[:, start:stop].flatten(0, 1)
         project(rows_CD, self.call.drafter_vD, self._drafter_logits(i))
@@ -193,17 +206,19 @@ class ChunkLoop:
         return slice(self.exchange.place * (stop - start), (self.exchange.place + 1) * (stop - start))
 
     def _statistics(self, i: int) -> None:
-        projected = self.lanes.mark()
+        """Enqueued after the pull-back of the chunk before, so that both passes run beside the projections to come."""
+        free = self.lanes.mark()
         with self.lanes.on_passes():
-            self.lanes.wait(projected)
+            self.lanes.wait(free)
             self.shard_statistics = self.passes.statistics(self._chunk_logits(i))
 
-    def _gradient(self, i: int) -> Mark:
+    def _gradient(self, i: int) -> None:
         """Exchange the statistics of chunk i, then turn its logits into their gradient."""
         call, logits = self.call, self._chunk_logits(i)
         start, stop = self.chunks[i]
         with self.lanes.on_passes():
             merged_CM = self.passes.merge(self.exchange.gather_statistics(self.shard_statistics))
+            self._bring_home()
             self.merged_nM[start:stop] = merged_CM[self._own(i)]
             overlap_CO = None
             if call.objective.exchanges_twice:
@@ -212,7 +227,6 @@ class ChunkLoop:
             coefficients_CK = self._coefficients(i, merged_CM, overlap_CO, logits.labels_C)
             self.grad_Cv, measured_CP = self.passes.gradient(logits, merged_CM, coefficients_CK)
             self.measured_RnP[:, start:stop] = measured_CP.view(self.num_ranks, stop - start, Measured.WIDTH)
-            return self.lanes.mark()
 
     def _coefficients(self, i: int, merged_CM: Tensor, overlap_CO: Tensor | None, labels_C: Tensor) -> Tensor | None:
         start, stop = self.chunks[i]
@@ -235,23 +249,24 @@ class ChunkLoop:
             add_weight_gradient(grad_Cv, rows_CD, self.grad_vD)
         if self.grad_ND is None:
             return
-        turn = i % len(self.partials)
-        partial_CD = self.partials[turn][: grad_Cv.shape[0]]
-        self.lanes.wait(self.sent_home[turn])
-        pull_back(grad_Cv, call.drafter_vD, partial_CD)
-        pulled = self.lanes.mark()
-        with self.lanes.on_drain():
-            self.lanes.wait(pulled)
-            own_cD = self.exchange.return_sums(partial_CD)
-            if call.order is not None:
-                start, stop = self.chunks[i]
-                self.grad_ND.index_copy_(0, call.order.row_n[start:stop], own_cD.to(self.grad_ND.dtype))
-            self.sent_home[turn] = self.lanes.mark()
+        pull_back(grad_Cv, call.drafter_vD, self.partial_CD[: grad_Cv.shape[0]])
+        self.away = i
+
+    def _bring_home(self) -> None:
+        """Sum the hidden gradient of the last chunk that was pulled back over the ranks, each its own rows, in fp32."""
+        if self.away is None or self.grad_ND is None:
+            return
+        start, stop = self.chunks[self.away]
+        own_cD = self.exchange.return_sums(self.partial_CD[: (stop - start) * self.num_ranks])
+        if self.call.order is not None:
+            self.grad_ND.index_copy_(0, self.call.order.row_n[start:stop], own_cD.to(self.grad_ND.dtype))
+        self.away = None
 
     def _finish(self) -> LoopOutput:
-        for mark in self.sent_home:
-            self.lanes.wait(mark)
+        pulled = self.lanes.mark()
         with self.lanes.on_passes():
+            self.lanes.wait(pulled)
+            self._bring_home()
             measured = self.exchange.return_sums(self.measured_RnP.flatten(0, 1))
             done = self.lanes.mark()
         self.lanes.wait(done)

@@ -71,12 +71,8 @@ class HeadCall:
         """
         return self.objective.weights == "dpace" and self.trains_a_head
 
-    @property
-    def runs_ahead(self) -> bool:
-        """Whether the next chunk is projected while this one's logits are passed over."""
-        return self.overlap and self.drafter_head.weight_vD.device.type == "cuda"
-
-    def plan(self) -> RowPlan:
+    def plan(self, lanes: Lanes) -> RowPlan:
+        """How the rows fall into chunks. With two lanes a chunk's teacher rows are projected ahead into a spare region."""
         first = next((facts for facts in self.everyone if facts.num_rows), self.everyone[0])
         return plan_rows(
             self.exchange.row_ranks,
@@ -86,13 +82,14 @@ class HeadCall:
             active_rows=self.active_rows,
             num_teacher_rows=self.teacher_rows,
             whole_blocks=self.weights_inside,
-            spare_regions=1 if self.runs_ahead else 0,
+            spare_regions=0 if lanes.passes is None else 1,
         )
 
     def run(self, rows: Rows) -> CallResult:
         """Compute this call on the rank's rows (hidden, teacher hidden, teacher index, labels, weights)."""
         hidden_ND, teacher_hidden_UD, _teacher_index_N, labels_N, weights_N = rows
-        plan = self.plan()
+        lanes = Lanes.open(hidden_ND.device, self.overlap)
+        plan = self.plan(lanes)
         working = working_dtype(hidden_ND.dtype)
         active_N = weights_N != 0
         order = None
@@ -103,7 +100,7 @@ class HeadCall:
         scale_N = active_N.to(working) if self.objective.weights == "dpace" else weights_N.to(working)
         metadata = gather_metadata(self.exchange, plan, order, labels_N, scale_N, fault)
         self._raise_on_host(metadata)
-        output = self._loop(hidden_ND, teacher_hidden_UD, active_N, order, metadata, plan)
+        output = self._loop(hidden_ND, teacher_hidden_UD, active_N, order, metadata, plan, lanes)
         return self._result(output, metadata, order, active_N, labels_N)
 
     def _order(self, rows: Rows, active_N: Tensor, plan: RowPlan) -> tuple[RowOrder, Tensor]:
@@ -129,6 +126,7 @@ class HeadCall:
         order: RowOrder | None,
         metadata: RowMetadata,
         plan: RowPlan,
+        lanes: Lanes,
     ) -> LoopOutput:
         call = LoopInput(
             hidden_ND=hidden_ND,
@@ -146,10 +144,8 @@ class HeadCall:
             wants_weight=bool(self.everyone[self.exchange.rank].wants_weight),
             logits_dtype=self.logits_dtype or working_dtype(hidden_ND.dtype),
         )
-        lanes = Lanes.open(hidden_ND.device, self.runs_ahead)
-        return ChunkLoop(
-            call, plan, self.exchange, pick_passes(self.objective, hidden_ND.dtype, hidden_ND.device), lanes
-        ).run()
+        passes = pick_passes(self.objective, hidden_ND.dtype, hidden_ND.device, lanes.reserved)
+        return ChunkLoop(call, plan, self.exchange, passes, lanes).run()
 
     def _result(
         self, output: LoopOutput, metadata: RowMetadata, order: RowOrder | None, active_N: Tensor, labels_N: Tensor
@@ -175,11 +171,11 @@ class HeadCall:
         )
 
 
-def pick_passes(objective: Objective, operands: torch.dtype, device: torch.device) -> Passes:
-    """The Triton kernels on a GPU; plain torch on the CPU and in fp64."""
+def pick_passes(objective: Objective, operands: torch.dtype, device: torch.device, reserved: int) -> Passes:
+    """The Triton kernels on a GPU, on ``reserved`` multiprocessors if not 0; plain torch on the CPU and in fp64."""
     if device.type == "cuda" and operands != torch.float64:
         # Not at the top: a machine without a GPU need not have Triton.
         from tp_dflash.head.triton_passes import TritonPasses
 
-        return TritonPasses(objective, operands)
-    return TorchPasses(objective.exchanges_twice)
+        return TritonPasses.on_device(objective, operands, reserved)
+    return TorchPasses()

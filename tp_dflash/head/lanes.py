@@ -2,6 +2,11 @@
 
 Comes in: nothing but order. On a GPU the lanes are streams, an event marks how far a lane has come, and the host only
 enqueues; on the CPU everything runs where it stands and marks are nothing.
+
+A product of this size fills a GPU to the last multiprocessor, and on today's kernels it holds them until it ends; a pass
+launched beside it would wait for its end, and delay the next one. So the products that run beside passes leave some
+multiprocessors out (``products.leave_room``), and the passes use just those. The products are slowed by less than the share
+they give up, because it is the power limit that holds them back, and the passes cost nothing but that.
 """
 
 from __future__ import annotations
@@ -14,33 +19,28 @@ import torch
 
 Mark = torch.cuda.Event | None
 
+# Share of the multiprocessors for the passes: so many that both passes of a chunk end with its successor's two projections.
+_SHARE_OF_PASSES = 24 / 132
+
 
 @dataclass(frozen=True, eq=False)
 class Lanes:
-    """``products`` is the caller's stream; ``passes`` and ``drain`` are side streams, or None where work is in one line."""
+    """``passes`` is a side stream, or None where work is in one line; ``reserved`` multiprocessors are left to it."""
 
-    products: torch.cuda.Stream | None
     passes: torch.cuda.Stream | None
-    drain: torch.cuda.Stream | None
+    reserved: int
 
     @staticmethod
     def open(device: torch.device, overlap: bool) -> Lanes:
-        """Lanes of a device; without ``overlap``, and on the CPU, one line."""
-        if device.type != "cuda":
-            return Lanes(None, None, None)
-        products = torch.cuda.current_stream(device)
-        if not overlap:
-            return Lanes(products, None, None)
-        passes, drain = _side_streams(device)
-        return Lanes(products, passes, drain)
+        """Lanes of a device; without ``overlap``, on the CPU, and where a product cannot be kept small, one line."""
+        if not overlap or device.type != "cuda" or not can_leave_room():
+            return Lanes(None, 0)
+        count = torch.cuda.get_device_properties(device).multi_processor_count
+        return Lanes(_side_stream(device), round(count * _SHARE_OF_PASSES))
 
     def on_passes(self) -> AbstractContextManager[object]:
         """What is enqueued inside runs on the lane of the passes."""
         return torch.cuda.stream(self.passes) if self.passes is not None else nullcontext()
-
-    def on_drain(self) -> AbstractContextManager[object]:
-        """What is enqueued inside runs on the lane that brings gradients home."""
-        return torch.cuda.stream(self.drain) if self.drain is not None else nullcontext()
 
     def mark(self) -> Mark:
         """How far the current lane has come."""
@@ -54,7 +54,12 @@ class Lanes:
             torch.cuda.current_stream(self.passes.device).wait_event(mark)
 
 
+def can_leave_room() -> bool:
+    """Whether this torch can tell cuBLAS how many multiprocessors to leave out."""
+    return hasattr(torch._C, "_set_sm_carveout_experimental")
+
+
 @functools.lru_cache(maxsize=16)
-def _side_streams(device: torch.device) -> tuple[torch.cuda.Stream, torch.cuda.Stream]:
-    """The side lanes of a device. High priority: a pass takes the multiprocessors that a product's last tiles leave."""
-    return torch.cuda.Stream(device, priority=-1), torch.cuda.Stream(device, priority=-1)
+def _side_stream(device: torch.device) -> torch.cuda.Stream:
+    """The side lane of a device, of high priority: a pass that is ready goes before the next product."""
+    return torch.cuda.Stream(device, priority=-1)

@@ -45,6 +45,14 @@ class TritonPasses:
     statistics_shape: KernelShape = KernelShape()
     gradient_shape: KernelShape = KernelShape()
 
+    @staticmethod
+    def on_device(objective: Objective, gradient_dtype: torch.dtype, reserved: int) -> TritonPasses:
+        """Shapes for a whole device, or for ``reserved`` multiprocessors of it, one large program each."""
+        if not reserved:
+            return TritonPasses(objective, gradient_dtype, KernelShape(4096, 16, 3), KernelShape(4096, 32, 1))
+        shapes = KernelShape(4096, 32, 3, reserved), KernelShape(4096, 32, 1, reserved)
+        return TritonPasses(objective, gradient_dtype, *shapes)
+
     def statistics(self, logits: ChunkLogits) -> Tensor:
         z_Cv, t_Sv = logits.drafter_Cv, logits.teacher_Sv
         columns = z_Cv.new_empty((z_Cv.shape[0], Shard.WIDTH), dtype=torch.float32)
