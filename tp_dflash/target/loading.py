@@ -15,6 +15,7 @@ from torch.distributed import ProcessGroup
 
 from tp_dflash.config.target import TargetConfig
 from tp_dflash.target.facts import TargetFacts
+from tp_dflash.target.quiet import quiet_transformers
 from tp_dflash.target.random_rows import random_rows
 from tp_dflash.target.source import load_model_config, target_folder, text_config
 from tp_dflash.target.taps import decoder_layers, text_decoder
@@ -84,14 +85,15 @@ def _stored_decoder(config: TargetConfig, facts: TargetFacts, device: torch.devi
 
     # Straight to the GPU where accelerate can do it; otherwise through the CPU's memory.
     placed: dict[str, Any] = {"device_map": device} if is_accelerate_available() and device.type == "cuda" else {}
-    model, info = AutoModel.from_pretrained(
-        str(target_folder(config)),
-        dtype=facts.dtype,
-        attn_implementation=config.attention,
-        trust_remote_code=config.trust_remote_code,
-        output_loading_info=True,
-        **placed,
-    )
+    with quiet_transformers():
+        model, info = AutoModel.from_pretrained(
+            str(target_folder(config)),
+            dtype=facts.dtype,
+            attn_implementation=config.attention,
+            trust_remote_code=config.trust_remote_code,
+            output_loading_info=True,
+            **placed,
+        )
     decoder = text_decoder(model)
     prefix = next(name for name, module in model.named_modules() if module is decoder)
     missing = sorted(key for key in info["missing_keys"] if key.startswith(f"{prefix}." if prefix else ""))

@@ -16,7 +16,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
-_WHOLE_STYLES = frozenset({"replicated_with_grad_allreduce"})
+# Held whole: norms on heads, and the embedding table, whose rows are read by token id and sent as anchor embeddings.
+_WHOLE_STYLES = frozenset({"replicated_with_grad_allreduce", "embedding_rowwise"})
 
 _Split = Callable[[nn.Linear, str, ProcessGroup], None]
 
