@@ -9,7 +9,9 @@ import sys
 
 import typer
 
+from tp_dflash.cli.bench_step import bench_step
 from tp_dflash.cli.export import export
+from tp_dflash.cli.plan import plan
 from tp_dflash.cli.train import train
 from tp_dflash.config.load import ConfigError
 from tp_dflash.placement import PlacementError
@@ -22,6 +24,10 @@ app = typer.Typer(
 )
 app.command()(train)
 app.command()(export)
+app.command()(plan)
+bench = typer.Typer(help="Measure parts of training on this machine.", no_args_is_help=True)
+bench.command("step")(bench_step)
+app.add_typer(bench, name="bench")
 
 
 def main() -> None:

@@ -1,0 +1,183 @@
+"""Whole training steps with made-up tokens: training's own roles, with marks at their seams.
+
+In: a context on every rank. Out: on every rank the readings of all: spans, memory, rates. Before the steps each target rank
+runs the measured packs alone, so that both rates come from one run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch.distributed as dist
+
+from tp_dflash.bench.spans import Span, SpanRecorder
+from tp_dflash.bench.step_memory import MemoryReading, forget_peak, read_memory
+from tp_dflash.bench.step_parts import TargetAlone, time_target
+from tp_dflash.bench.step_phases import RecordedSource, RecordedTarget, mark_phases
+from tp_dflash.streams import FeatureReceiver, FeatureSender, LocalFeatures, StreamMeters
+from tp_dflash.target import Target
+from tp_dflash.training.drafter_loop import DrafterLoop, StepDone
+from tp_dflash.training.drafter_role import build_step
+from tp_dflash.training.head_only_role import HeadOnlyRole
+from tp_dflash.training.pack_feed import PackFeed
+from tp_dflash.training.run_context import RunContext
+from tp_dflash.training.target_loop import run_target
+from tp_dflash.training.target_role import load_target, open_source, payload_shapes
+
+STEP_DONE = "step done"
+
+
+@dataclass(frozen=True)
+class RankReading:
+    """One rank's side of the run. step_tokens: tokens of every step over all ranks (drafter ranks know them)."""
+
+    rank: int
+    role: str
+    gpu: int
+    memory: MemoryReading
+    spans: list[Span]
+    alone: TargetAlone | None
+    step_tokens: list[int] = field(default_factory=list)
+    target_waited: float = 0.0
+    drafter_waited: float = 0.0
+    streamed_bytes: int = 0
+
+    def step_ends(self) -> list[float]:
+        """When each step was done, in the device's time."""
+        return [span.start for span in self.spans if span.phase == STEP_DONE]
+
+
+def run_steps(context: RunContext, warmup: int) -> list[RankReading]:
+    """Run the context's course; to be called by all ranks. Steps before ``warmup`` count for nothing but the memory."""
+    target = load_target(context) if context.place.is_target else None
+    run = _RankRun(context)
+    if context.place.is_drafter:
+        run.prepare_drafter(target)
+    elif target is not None:
+        run.prepare_target(target)
+    _barrier(context)
+    alone = time_target(context, target, _measured_packs(context, warmup)) if target is not None else None
+    _barrier(context)
+    forget_peak(context.device)
+    run.recorder.start()
+    if context.place.is_drafter:
+        run.train()
+    elif target is not None:
+        run.serve()
+    else:
+        HeadOnlyRole(context).run(lambda _: False)
+    reading = run.reading(alone)
+    gathered: list[RankReading | None] = [None] * len(context.placement.places)
+    dist.all_gather_object(gathered, reading, group=context.groups.everyone)
+    return [item for item in gathered if item is not None]
+
+
+def training_rate(readings: list[RankReading], warmup: int) -> tuple[float, float]:
+    """(tokens a second over all ranks, seconds a step) of the steps after the warm-up, on the first drafter rank's clock."""
+    first = next(reading for reading in readings if reading.step_tokens)
+    ends = first.step_ends()
+    seconds = ends[-1] - ends[warmup - 1]
+    return sum(first.step_tokens[warmup:]) / seconds, seconds / (len(ends) - warmup)
+
+
+def target_only_rate(readings: list[RankReading]) -> float:
+    """Tokens a second of all targets together, each alone."""
+    return sum(reading.alone.tokens / reading.alone.seconds for reading in readings if reading.alone is not None)
+
+
+class _RankRun:
+    def __init__(self, context: RunContext) -> None:
+        self.context = context
+        self.recorder = SpanRecorder(context.device)
+        self.step_tokens: list[int] = []
+        self.waited = (0.0, 0.0)
+        self.streamed = 0
+
+    def prepare_drafter(self, target: Target | None) -> None:
+        context = self.context
+        self.source: FeatureReceiver | LocalFeatures = (
+            open_source(context, None) if target is None else self._local(target)
+        )
+        self.step = build_step(context)
+        mark_phases(self.step, self.recorder)
+
+    def train(self) -> None:
+        context = self.context
+        feed = self._feed(lambda pack_id: context.placement.drafter_of(pack_id) == context.rank)
+        colocated = context.place.is_target
+        loop = DrafterLoop(
+            context.config.training.accumulation,
+            context.config.optimizer,
+            context.course,
+            feed,
+            RecordedSource(self.source, self.recorder, "between" if colocated else "wait for features"),
+            self.step,
+            context.head_ranks,
+        )
+        with self.source:
+            loop.run(self._after_step)
+        self._keep_meters(self.source.meters())
+
+    def prepare_target(self, target: Target) -> None:
+        """Both ends of the streams are opened before the first barrier: each waits for the other's contract."""
+        context = self.context
+        self.sender = FeatureSender(
+            RecordedTarget(target, self.recorder).features,
+            {drafter: group for (_, drafter), group in context.groups.streams.items()},
+            context.placement.drafter_of,
+            payload_shapes(context),
+            context.device,
+            context.config.training.timeout_seconds,
+        )
+
+    def serve(self) -> None:
+        feed = self._feed(lambda pack_id: self.context.placement.target_of(pack_id) == self.context.rank)
+        with self.sender:
+            run_target(feed, self.sender, lambda _: False)
+        self.recorder.enter("end")
+        self._keep_meters(self.sender.meters())
+
+    def reading(self, alone: TargetAlone | None) -> RankReading:
+        place = self.context.place
+        return RankReading(
+            rank=place.rank,
+            role=place.role,
+            gpu=place.gpu,
+            memory=read_memory(place.rank, place.role, self.context.device),
+            spans=self.recorder.spans(),
+            alone=alone,
+            step_tokens=self.step_tokens,
+            target_waited=self.waited[0],
+            drafter_waited=self.waited[1],
+            streamed_bytes=self.streamed,
+        )
+
+    def _local(self, target: Target) -> LocalFeatures:
+        recorded = RecordedTarget(target, self.recorder)
+        return LocalFeatures(recorded.features, payload_shapes(self.context), self.context.device)
+
+    def _feed(self, mine: Callable[[int], bool]) -> PackFeed:
+        context = self.context
+        return PackFeed(context.course, context.data.train, context.rules, mine)
+
+    def _after_step(self, done: StepDone) -> bool:
+        self.step_tokens.append(done.facts.num_tokens)
+        self.recorder.enter(STEP_DONE)
+        self.recorder.enter("between")
+        return False
+
+    def _keep_meters(self, meters: StreamMeters) -> None:
+        self.waited = (meters.target_waited, meters.drafter_waited)
+        self.streamed = meters.bytes
+
+
+def _measured_packs(context: RunContext, warmup: int) -> list[int]:
+    """This target's packs of the steps that are measured."""
+    steps = list(context.course.steps())[warmup:]
+    packs = [pack_id for step in steps for pack_id in step.pack_ids]
+    return [pack_id for pack_id in packs if context.placement.target_of(pack_id) == context.rank]
+
+
+def _barrier(context: RunContext) -> None:
+    dist.barrier(group=context.groups.everyone)
