@@ -112,7 +112,7 @@ class HintedDecoder(Decoder):
             for k in range(logits_PKv.shape[1]):
                 place = len(answer.tokens) + k
                 if place < len(truth):
-                    rank = int(torch.randint(0, 4, (1,), generator=self.ranks)) % 3
+                    rank = (0, 0, 0, 1, 2)[int(torch.randint(0, 5, (1,), generator=self.ranks))]
                     others = logits_PKv[row, k].sort(descending=True).values
-                    logits_PKv[row, k, truth[place]] = others[rank] + (1.0 if rank == 0 else 1e-3)
+                    logits_PKv[row, k, truth[place]] = others[rank] + (4.0 if rank == 0 else 1e-3)
         return logits_PKv
