@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # Sourced by the other scripts: makes and enters the virtual environment .venv of this checkout, installing what is missing.
 # TP_DFLASH_TORCH   what pip is asked for as torch (default: torch==2.13.0 without a GPU, torch>=2.11 with one)
 # TP_DFLASH_VENV    another place for the environment

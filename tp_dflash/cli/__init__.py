@@ -10,8 +10,10 @@ import sys
 import typer
 
 from tp_dflash.cli.bench_step import bench_step
+from tp_dflash.cli.evaluate import evaluate
 from tp_dflash.cli.export import export
 from tp_dflash.cli.plan import plan
+from tp_dflash.cli.prepare import prepare
 from tp_dflash.cli.train import train
 from tp_dflash.config.load import ConfigError
 from tp_dflash.placement import PlacementError
@@ -22,9 +24,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command()(train)
-app.command()(export)
-app.command()(plan)
+for command in (prepare, plan, train, evaluate, export):
+    app.command()(command)
 bench = typer.Typer(help="Measure parts of training on this machine.", no_args_is_help=True)
 bench.command("step")(bench_step)
 app.add_typer(bench, name="bench")
