@@ -117,7 +117,7 @@ class Target:
         with torch.inference_mode():
             for forward in self._forwards(layout):
                 self._run(forward, batch)
-            batch.anchor_embeddings_AD.copy_(self.embed(layout.anchor_tokens_A))
+            batch.anchor_embeddings_AD.copy_(self.embed(self._moved(layout.anchor_tokens_A)))
             assert batch.finite_documents is not None
             batch.finite_documents.copy_(empty_non_finite(layout, batch))
         return batch
@@ -168,6 +168,7 @@ class Target:
         return _Forward(*(self._moved(part) for part in parts))
 
     def _moved(self, index: Tensor) -> Tensor:
+        """To the device without waiting for the work already queued there."""
         return index.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else index
 
     def _unwritten(self, rows: int, width: int) -> Tensor:
