@@ -6,7 +6,6 @@ only returned if the skeleton that its spans come from reproduces it character b
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +57,7 @@ class ChatRenderer:
         text = render(messages, False)
         if not is_free_of_words(text):
             raise BadRecordError(DropReason.MASK_NOT_EXACT, "the text contains one of the words used to mark turns")
-        spans = self._spans(render, text, messages, json.dumps([conversation.tools, arguments], default=str))
+        spans = self._spans(render, text, messages, f"{conversation.tools}{arguments}")
         return text, self._supervised(conversation, spans)
 
     def _spans(self, render: Render, text: str, messages: list[dict[str, Any]], context: str) -> dict[int, Span]:
@@ -79,8 +78,7 @@ class ChatRenderer:
     def _skeleton(self, render: Render, marked: MarkedMessages, context: str | None) -> Skeleton | BadRecordError:
         if context is None:
             return self._build(render, marked)
-        leads = [(slot.kind, slot.lead, slot.tagged) for slot in marked.slots]
-        shape = json.dumps([marked.messages, leads, context])
+        shape = f"{marked.messages}{[(slot.kind, slot.lead, slot.tagged) for slot in marked.slots]}{context}"
         if shape not in self._shapes:
             if len(self._shapes) >= _CACHED_SHAPES:
                 self._shapes.clear()

@@ -1,7 +1,7 @@
 """Encodes chunks of records in several processes, in order, with a bounded number of chunks in memory.
 
-In: an encoder and an iterator of chunks. Out: each chunk with its encoding, in the order they came. With 0 workers the
-caller's own process does the work and the result is the same.
+In: an encoder and an iterator of chunks. Out: each chunk with its encoding, in the order they came. The caller's own
+process works until the others have started, and with 0 workers to the end; the result is the same.
 """
 
 from __future__ import annotations
@@ -40,16 +40,20 @@ class EncoderPool:
         self._encoder = encoder
         self._num_workers = num_workers
         self._executor: ProcessPoolExecutor | None = None
+        self._starting: list[Future[bool]] = []
 
     def __enter__(self) -> EncoderPool:
         if self._num_workers > 0:
             # forkserver: the caller may hold threads and devices that a plain fork would break.
+            context = multiprocessing.get_context("forkserver")
+            context.set_forkserver_preload([__name__])
             self._executor = ProcessPoolExecutor(
                 self._num_workers,
-                mp_context=multiprocessing.get_context("forkserver"),
+                mp_context=context,
                 initializer=_start_worker,
                 initargs=(self._encoder.settings,),
             )
+            self._starting = [self._executor.submit(_is_ready) for _ in range(self._num_workers)]
         return self
 
     def __exit__(
@@ -60,12 +64,11 @@ class EncoderPool:
 
     def encode(self, chunks: Iterator[RecordChunk]) -> Iterator[tuple[RecordChunk, EncodedChunk]]:
         """Encode all chunks, lazily and in order."""
-        if self._executor is None:
-            for chunk in chunks:
-                yield chunk, self._encoder.encode(chunk.payloads())
-            return
         queued: deque[tuple[RecordChunk, Future[EncodedChunk]]] = deque()
         for chunk in chunks:
+            if self._executor is None or not all(future.done() for future in self._starting):
+                yield chunk, self._encoder.encode(chunk.payloads())
+                continue
             queued.append((chunk, self._executor.submit(_encode_in_worker, chunk)))
             if len(queued) >= _QUEUED_PER_WORKER * self._num_workers:
                 first, future = queued.popleft()
@@ -76,7 +79,13 @@ class EncoderPool:
 
 def _start_worker(settings: tuple) -> None:
     global _encoder
+    # Processes are the parallelism here: the tokenizer would start a thread a core in each of them.
+    os.putenv("TOKENIZERS_PARALLELISM", "false")
     _encoder = RecordEncoder(*settings)
+
+
+def _is_ready() -> bool:
+    return _encoder is not None
 
 
 def _encode_in_worker(chunk: RecordChunk) -> EncodedChunk:

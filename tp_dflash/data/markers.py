@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 _THINK_TAG = re.compile(r"(</?think>)")
 _STEM = "Zq7Vx"
@@ -16,8 +16,7 @@ _STEM = "Zq7Vx"
 SlotKind = Literal["other", "reasoning", "content", "call"]
 
 
-@dataclass(frozen=True)
-class Slot:
+class Slot(NamedTuple):
     """One replaced text. lead: blanks in front of it that belong to the text. tagged: a reasoning tag stands before."""
 
     message_index: int

@@ -6,7 +6,8 @@ tokenizer's own padding, truncation and automatic special tokens are never appli
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import itertools
+from typing import NamedTuple
 
 import numpy as np
 from tokenizers import Encoding, Tokenizer
@@ -14,9 +15,10 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from tp_dflash.data.bad_record import BadRecordError, DropReason
 
+_SHORT, _REMEMBERED = 12, 10_000
 
-@dataclass(frozen=True)
-class Span:
+
+class Span(NamedTuple):
     """A supervised stretch of a text, in characters.
 
     generated_from: where the model starts to write; between it and ``start`` lies only whitespace that a template puts
@@ -44,6 +46,7 @@ class TextEncoder:
         self._backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
         self._backend.no_padding()
         self._backend.no_truncation()
+        self._short: dict[str, list[int]] = {}
         self.num_tokens_known = len(tokenizer)
         self._bos_token_id: int | None = tokenizer.bos_token_id
         self.cuts_freely = self._cuts_freely()
@@ -61,24 +64,41 @@ class TextEncoder:
         if not self.cuts_freely:
             encodings = self._backend.encode_batch([text for text, _ in texts], add_special_tokens=False)
             return [self._by_offsets(encoding, *text) for encoding, text in zip(encodings, texts, strict=True)]
-        pieces, owners = [], []
-        for index, (text, spans) in enumerate(texts):
-            for piece, blank in _cut(text, spans):
-                pieces.append(piece)
-                owners.append((index, blank))
-        encodings = self._backend.encode_batch_fast(pieces, add_special_tokens=False)
-        tokens: list[list[int]] = [[] for _ in texts]
-        masks: list[list[bool]] = [[] for _ in texts]
-        for (index, blank), encoding, piece in zip(owners, encodings, pieces, strict=True):
-            ids = encoding.ids
-            tokens[index] += ids
-            masks[index] += [False] * len(ids) if blank is None else self._span_mask(piece, blank, len(ids))
-        return [self._finished(ids, mask) for ids, mask in zip(tokens, masks, strict=True)]
+        pieces: list[str] = []
+        blanks: list[int | None] = []
+        last_pieces: list[int] = []
+        for text, spans in texts:
+            _cut(text, spans, pieces, blanks)
+            last_pieces.append(len(pieces))
+        ids = self._encode_pieces(pieces)
+        # One array for the whole chunk: a Python list of masks would cost a fifth of the tokenizer's own time.
+        length_P = np.fromiter(map(len, ids), dtype=np.int64, count=len(ids))
+        tokens = np.fromiter(itertools.chain.from_iterable(ids), dtype=np.int64, count=int(length_P.sum()))
+        mask = np.repeat(np.array([blank is not None for blank in blanks], dtype=bool), length_P)
+        stop_P = np.concatenate([[0], np.cumsum(length_P)])
+        for index, blank in enumerate(blanks):
+            if blank:
+                mask[stop_P[index] : stop_P[index + 1]] = self._behind_blanks(pieces[index], blank)
+        stops = [int(stop_P[last]) for last in last_pieces]
+        return [
+            self._finished(tokens[start:stop], mask[start:stop])
+            for start, stop in zip([0, *stops], stops, strict=False)
+        ]
 
-    def _span_mask(self, piece: str, blank: int, num_ids: int) -> list[bool]:
+    def _encode_pieces(self, pieces: list[str]) -> list[list[int]]:
+        """Ids of each piece. Short pieces come again and again (what follows a last turn) and are remembered."""
+        if len(self._short) > _REMEMBERED:
+            self._short.clear()
+        new = [piece for piece in pieces if len(piece) > _SHORT or piece not in self._short]
+        encoded = iter([encoding.ids for encoding in self._backend.encode_batch_fast(new, add_special_tokens=False)])
+        ids = [
+            next(encoded) if len(piece) > _SHORT or piece not in self._short else self._short[piece] for piece in pieces
+        ]
+        self._short.update((piece, found) for piece, found in zip(pieces, ids, strict=True) if len(piece) <= _SHORT)
+        return ids
+
+    def _behind_blanks(self, piece: str, blank: int) -> list[bool]:
         """True for all tokens of a supervised piece but those that lie wholly in its leading blanks."""
-        if blank == 0:
-            return [True] * num_ids
         return [stop > blank for _, stop in self._backend.encode(piece, add_special_tokens=False).offsets]
 
     def _by_offsets(
@@ -98,20 +118,23 @@ class TextEncoder:
                         DropReason.MASK_NOT_EXACT, f"a token crosses the edge of a turn: {around!r:.80}"
                     )
             mask_S |= inside_S
-        return self._finished(encoding.ids, mask_S.tolist())
+        return self._finished(np.array(encoding.ids, dtype=np.int64), mask_S)
 
     def _whole_text(self, encoding: Encoding) -> tuple[np.ndarray, np.ndarray]:
-        return self._finished(encoding.ids, [not special for special in encoding.special_tokens_mask])
+        tokens_S = np.array(encoding.ids, dtype=np.int64)
+        return self._finished(tokens_S, np.array(encoding.special_tokens_mask, dtype=bool) ^ True)
 
-    def _finished(self, ids: list[int], mask: list[bool]) -> tuple[np.ndarray, np.ndarray]:
-        """Arrays. A beginning-of-sequence token that was printed twice is reduced to one, which nobody predicts."""
+    def _finished(self, tokens_S: np.ndarray, mask_S: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """A beginning-of-sequence token that was printed twice is reduced to one, which nobody predicts."""
         bos = self._bos_token_id
+        if bos is None or len(tokens_S) == 0 or tokens_S[0] != bos:
+            return tokens_S, mask_S
         extra = 0
-        while bos is not None and len(ids) > extra + 1 and ids[extra] == ids[extra + 1] == bos:
+        while extra + 1 < len(tokens_S) and tokens_S[extra + 1] == bos:
             extra += 1
-        if len(ids) > extra and ids[extra] == bos:
-            mask[extra] = False
-        return np.array(ids[extra:], dtype=np.int64), np.array(mask[extra:], dtype=bool)
+        tokens_S, mask_S = tokens_S[extra:], mask_S[extra:].copy()
+        mask_S[0] = False
+        return tokens_S, mask_S
 
     def _cuts_freely(self) -> bool:
         """Whether a text may be encoded in pieces. Tokenizers that mark the start of every text (Llama 2) forbid it."""
@@ -121,13 +144,16 @@ class TextEncoder:
         return together == apart
 
 
-def _cut(text: str, spans: tuple[Span, ...]) -> list[tuple[str, int | None]]:
-    """Pieces of a text with None, or for a supervised piece the number of leading blanks that are the template's."""
-    pieces: list[tuple[str, int | None]] = []
+def _cut(text: str, spans: tuple[Span, ...], pieces: list[str], blanks: list[int | None]) -> None:
+    """Add the pieces of a text, each with None, or if supervised with the number of its leading template blanks."""
     end = 0
     for span in spans:
-        pieces.append((text[end : span.generated_from], None))
-        pieces.append((text[span.generated_from : span.stop], span.start - span.generated_from))
+        if span.generated_from > end:
+            pieces.append(text[end : span.generated_from])
+            blanks.append(None)
+        pieces.append(text[span.generated_from : span.stop])
+        blanks.append(span.start - span.generated_from)
         end = span.stop
-    pieces.append((text[end:], None))
-    return [(piece, blank) for piece, blank in pieces if piece]
+    if end < len(text):
+        pieces.append(text[end:])
+        blanks.append(None)
