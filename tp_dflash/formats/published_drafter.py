@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from tp_dflash.drafter import Drafter, DrafterShape, load_parameters, parameter_shapes
+from tp_dflash.drafter.plan import Backend
 from tp_dflash.formats.training_record import TrainingRecord
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
@@ -44,9 +45,9 @@ class PublishedDrafter:
         record = None if self.record is None else self.record.with_digests(tensors)
         return PublishedDrafter(self.shape, tensors, record)
 
-    def build(self, **options: bool) -> Drafter:
-        """The network, on the CPU, with these weights; ``options`` as for Drafter."""
-        drafter = Drafter(self.shape, **options).to(self.dtype)  # type: ignore[arg-type]
+    def build(self, *, attention: Backend = "auto") -> Drafter:
+        """The network with these weights, in their dtype, on the CPU."""
+        drafter = Drafter(self.shape, attention=attention).to(self.dtype)
         load_parameters(drafter, self.tensors)
         return drafter
 

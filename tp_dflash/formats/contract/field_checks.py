@@ -128,7 +128,7 @@ def check_windows(view: FolderView) -> Iterator[Finding]:
     slides = "sliding_attention" in types
     window = window if slides else None
     if view.record is None:
-        trained_types, trained_window, trained_causal = types, window, True
+        trained_types, trained_window, trained_causal = types, window, view.stated_causality
     else:
         shape = view.record.shape
         trained_types, trained_window, trained_causal = (

@@ -73,6 +73,13 @@ class FolderView:
         return [not self.config.get("sliding_window_non_causal", True)] * len(sliding)
 
     @property
+    def stated_causality(self) -> bool:
+        """Whether the folder says that its sliding layers were trained causal; what it does not say is as it is served."""
+        if self.layout == "zlab":
+            return self.blocks.get("causal") is not False
+        return not self.config.get("sliding_window_non_causal", True)
+
+    @property
     def label_mode(self) -> str:
         """same_position unless the folder says otherwise."""
         if self.layout == "speculators":
