@@ -84,7 +84,7 @@ def test_the_mask_of_flex_is_made_without_recompiling_for_a_new_pack(monkeypatch
     graphs = CompileCounter()
     torch.compiler.reset()
     compiled = cache(lambda function: torch.compile(function, backend=graphs, dynamic=False))
-    monkeypatch.setattr(flex, "_ready", lambda function, device: compiled(function))
+    monkeypatch.setattr(flex, "compiled_on_gpu", lambda function, device, dynamic: compiled(function))
     shape = sliding_shape()
     drafter, counts = made_drafter(shape, attention="flex"), []
     for seed in range(3):

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from tp_dflash.drafter.compiled import compiled_on_gpu
+
 
 @dataclass(frozen=True, eq=False)
 class Rotary:
@@ -34,15 +36,14 @@ class _Rotate(torch.autograd.Function):
     def forward(ctx: Any, heads_PRHE: Tensor, position_PR: Tensor, theta: float) -> Tensor:
         ctx.save_for_backward(position_PR)
         ctx.theta = theta
-        cos, sin = _cos_sin(position_PR, heads_PRHE.shape[-1], theta)
-        return _turned(heads_PRHE, cos, sin)
+        return compiled_on_gpu(_turned, heads_PRHE.device, dynamic=True)(heads_PRHE, position_PR, theta, 1.0)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_PRHE: Tensor) -> tuple[Tensor, None, None]:
         (position_PR,) = ctx.saved_tensors
-        cos, sin = _cos_sin(position_PR, grad_PRHE.shape[-1], ctx.theta)
-        return _turned(grad_PRHE, cos, -sin), None, None
+        turned = compiled_on_gpu(_turned, grad_PRHE.device, dynamic=True)(grad_PRHE, position_PR, ctx.theta, -1.0)
+        return turned, None, None
 
 
 def _cos_sin(position_PR: Tensor, head_dim: int, theta: float) -> tuple[Tensor, Tensor]:
@@ -52,7 +53,10 @@ def _cos_sin(position_PR: Tensor, head_dim: int, theta: float) -> tuple[Tensor, 
     return angle.cos(), angle.sin()
 
 
-def _turned(heads_PRHE: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def _turned(heads_PRHE: Tensor, position_PR: Tensor, theta: float, direction: float) -> Tensor:
+    """``direction`` 1: by each row's angles; -1: back."""
+    cos, sin = _cos_sin(position_PR, heads_PRHE.shape[-1], theta)
+    sin = direction * sin
     exact = torch.promote_types(heads_PRHE.dtype, torch.float32)
     first, second = heads_PRHE.to(exact).chunk(2, dim=-1)
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1).to(heads_PRHE.dtype)
