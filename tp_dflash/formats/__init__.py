@@ -8,6 +8,7 @@ from tp_dflash.formats.detect import layout_of, read_published
 from tp_dflash.formats.draft_vocabulary import DraftVocabulary
 from tp_dflash.formats.published_drafter import DTYPES, PublishedDrafter
 from tp_dflash.formats.speculators import read_speculators, write_speculators
+from tp_dflash.formats.starting_tensors import starting_tensors
 from tp_dflash.formats.target_identity import TargetIdentity
 from tp_dflash.formats.target_matrices import TargetMatrices
 from tp_dflash.formats.training_record import TrainingRecord, tensor_digests
@@ -24,6 +25,7 @@ __all__ = [
     "read_published",
     "read_speculators",
     "read_zlab",
+    "starting_tensors",
     "tensor_digests",
     "write_speculators",
     "write_zlab",
