@@ -10,6 +10,7 @@ import sys
 import typer
 
 from tp_dflash.cli.bench_step import bench_step
+from tp_dflash.cli.check import check
 from tp_dflash.cli.evaluate import evaluate
 from tp_dflash.cli.export import export
 from tp_dflash.cli.plan import plan
@@ -24,7 +25,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (prepare, plan, train, evaluate, export):
+for command in (prepare, plan, train, evaluate, export, check):
     app.command()(command)
 bench = typer.Typer(help="Measure parts of training on this machine.", no_args_is_help=True)
 bench.command("step")(bench_step)

@@ -31,6 +31,7 @@ def published_drafter(
     settings = dump_config(config)
     recipe: dict[str, Any] = {"steps": steps}
     recipe |= {section: settings[section] for section in ("objective", "optimizer", "anchors", "training")}
+    recipe["template"] = settings["data"]["template"]
     record = TrainingRecord(
         shape=shape,
         digests=tensor_digests(converted),
