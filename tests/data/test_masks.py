@@ -295,6 +295,13 @@ def test_weights_and_the_last_turn_only() -> None:
     assert [reason for _, reason, _ in encode(tokenizer, record).problems] == [DropReason.NOTHING_SUPERVISED]
 
 
+def test_an_answer_that_was_cut_off_does_not_teach_to_stop() -> None:
+    tokenizer = tiny.make_tokenizer()
+    record = chat("hi", "ok", "hm", "fine and")
+    record["messages"][3]["finish_reason"] = "length"
+    assert supervised_runs(tokenizer, encode(tokenizer, record)) == ["ok<|im_end|>", "fine and"]
+
+
 def test_a_template_that_acts_on_what_users_say() -> None:
     template = tiny.CHATML.replace(
         "m['content'] +", "(m['content'] | upper if m['role'] == 'user' else m['content']) +"

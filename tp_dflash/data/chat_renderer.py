@@ -97,7 +97,11 @@ class ChatRenderer:
             wanted = [index for index in wanted if index == len(conversation.messages) - 1]
         if not wanted:
             raise BadRecordError(DropReason.NOTHING_SUPERVISED, "no assistant turn of it may be trained on")
-        chosen = tuple(spans[index] for index in wanted if index in spans)
+        chosen = tuple(
+            spans[index].without_tail() if index in conversation.unfinished else spans[index]
+            for index in wanted
+            if index in spans
+        )
         if not chosen:
             raise BadRecordError(DropReason.MASK_NOT_EXACT, "the template prints none of the supervised turns")
         return chosen

@@ -12,11 +12,13 @@ class Conversation:
 
     messages: dicts with ``role`` (system, developer, user, assistant, tool), ``content`` (str), and where present
     ``reasoning_content`` (str), ``tool_calls``, ``name``, ``tool_call_id``. supervised: for each message, whether it is
-    an assistant turn that may be trained on. tools: function schemas. arguments: template variables of this record.
+    an assistant turn that may be trained on. unfinished: assistant turns that were cut off where they were written; the
+    token that ends a turn is not theirs. tools: function schemas. arguments: template variables of this record.
     """
 
     messages: list[dict[str, Any]]
     supervised: tuple[bool, ...]
+    unfinished: frozenset[int] = frozenset()
     tools: list[Any] | None = None
     arguments: dict[str, Any] = field(default_factory=dict)
 

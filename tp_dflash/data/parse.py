@@ -23,16 +23,20 @@ _IGNORED_LABEL = -100
 
 def parse_line(line: bytes, pairs: PairStyle = "chat") -> Record:
     """Decode one line of JSON and read it."""
+    return parse_object(decode_line(line), pairs)
+
+
+def decode_line(line: bytes) -> Any:
+    """The JSON value of a line."""
     stripped = line.strip()
     if not stripped:
         raise BadRecordError(DropReason.BLANK_LINE, "the line is empty")
     try:
-        value = json.loads(stripped.decode("utf-8"))
+        return json.loads(stripped.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise BadRecordError(DropReason.NOT_UTF8, f"{error.reason} at byte {error.start}") from None
     except (ValueError, RecursionError) as error:
         raise BadRecordError(DropReason.NOT_JSON, f"{error}"[:200]) from None
-    return parse_object(value, pairs)
 
 
 def parse_object(value: Any, pairs: PairStyle = "chat") -> Record:
@@ -61,22 +65,28 @@ def _conversation(messages: Any, value: dict[str, Any], key: str) -> Conversatio
         raise BadRecordError(DropReason.BAD_FIELD, f"{key}: expected a list, got {got}")
     if not messages:
         raise BadRecordError(DropReason.EMPTY_CONVERSATION, f"{key} is an empty list")
-    read = [read_message(message, number) for number, message in enumerate(messages, start=1)]
+    read = [(*read_message(message, number), _is_cut_off(message)) for number, message in enumerate(messages, start=1)]
     system = value.get("system")
     if isinstance(system, str) and system and read[0][0]["role"] != "system":
-        read.insert(0, ({"role": "system", "content": system}, False))
-    last = max((index for index, (message, _) in enumerate(read) if message["role"] == "assistant"), default=None)
+        read.insert(0, ({"role": "system", "content": system}, False, False))
+    last = max((index for index, (message, *_) in enumerate(read) if message["role"] == "assistant"), default=None)
     if last is None:
-        roles = ", ".join(message["role"] for message, _ in read)
+        roles = ", ".join(message["role"] for message, *_ in read)
         raise BadRecordError(DropReason.NO_ASSISTANT_TURN, f"the turns are {roles[:120]}")
     # What follows the last assistant turn can never be a label or be seen by a block.
     kept = read[: last + 1]
     return Conversation(
-        messages=[message for message, _ in kept],
-        supervised=tuple(supervised for _, supervised in kept),
+        messages=[message for message, *_ in kept],
+        supervised=tuple(supervised for _, supervised, _ in kept),
+        unfinished=frozenset(index for index, (*_, cut_off) in enumerate(kept) if cut_off),
         tools=_tools(value.get("tools")),
         arguments=_arguments(value.get("chat_template_kwargs")),
     )
+
+
+def _is_cut_off(message: dict[str, Any]) -> bool:
+    """Whether an answer ended because there was no room for more of it, as servers report it."""
+    return message.get("finish_reason") == "length"
 
 
 def _tools(tools: Any) -> list[Any] | None:

@@ -59,6 +59,7 @@ class Skeleton:
                 generated_from=starts[turn.first] - turn.generated,
                 start=starts[turn.first] - turn.lead,
                 stop=stops[turn.last] + turn.tail,
+                tail=turn.tail,
             )
             for turn in self.turns
         }

@@ -22,12 +22,18 @@ class Span(NamedTuple):
     """A supervised stretch of a text, in characters.
 
     generated_from: where the model starts to write; between it and ``start`` lies only whitespace that a template puts
-    in front, which a tokenizer may join with the first word. start, stop: the supervised characters.
+    in front, which a tokenizer may join with the first word. start, stop: the supervised characters; tail: how many of
+    the last of them are the template's end of the turn.
     """
 
     generated_from: int
     start: int
     stop: int
+    tail: int = 0
+
+    def without_tail(self) -> Span:
+        """The span of a turn that its writer did not end."""
+        return self._replace(stop=self.stop - self.tail, tail=0)
 
 
 class TextEncoder:
