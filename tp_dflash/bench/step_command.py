@@ -167,7 +167,10 @@ class StepBench:
         )
 
     def _context(self, lengths: np.ndarray, num_steps: int) -> RunContext:
-        cap_memory(pick_device(self.placement.places[self.rank].gpu), self.gpu_bytes)
+        if self.gpu_bytes is not None:
+            # What lies outside the allocator is on the GPU too.
+            outside = self.calibration.outside_bytes + self.calibration.communication_bytes
+            cap_memory(pick_device(self.placement.places[self.rank].gpu), self.gpu_bytes - outside)
         return build_bench_context(self.config, self.placement, self.rank, lengths, num_steps)
 
     def _begin_measuring(self, device: torch.device) -> None:

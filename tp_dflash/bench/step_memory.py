@@ -49,9 +49,9 @@ def forget_peak(device: torch.device) -> None:
         torch.cuda.reset_peak_memory_stats(device)
 
 
-def cap_memory(device: torch.device, gpu_bytes: int | None) -> None:
+def cap_memory(device: torch.device, gpu_bytes: int) -> None:
     """Let the allocator take no more than ``gpu_bytes`` of the device, as if it were that small."""
-    if device.type == "cuda" and gpu_bytes is not None:
+    if device.type == "cuda":
         whole = torch.cuda.get_device_properties(device).total_memory
         torch.cuda.set_per_process_memory_fraction(min(1.0, gpu_bytes / whole), device)
 

@@ -18,14 +18,15 @@ class Calibration(Section):
 
     gpu: str = Field("NVIDIA H200", description="The machine that was measured.")
     target_tflops: float = Field(500.0, gt=0, description="Target forward: matrix products and attention together.")
-    drafter_tflops: float = Field(640.0, gt=0, description="Drafter's matrix products, forward and backward.")
-    attention_tflops: float = Field(63.0, gt=0, description="Drafter's attention, forward and backward.")
-    head_tflops: float = Field(580.0, gt=0, description="Sharded head loss: three products and the passes between.")
+    drafter_tflops: float = Field(600.0, gt=0, description="Drafter's matrix products, forward and backward.")
+    attention_tflops: float = Field(110.0, gt=0, description="Drafter's attention, forward and backward.")
+    head_tflops: float = Field(590.0, gt=0, description="Sharded head loss: three products and the passes between.")
     memory_gb_per_s: float = Field(3600.0, gt=0, description="Elementwise passes and the optimizer.")
     node_gb_per_s: float = Field(300.0, gt=0, description="Collectives between GPUs of one node.")
     network_gb_per_s: float = Field(40.0, gt=0, description="Collectives between nodes, for each GPU.")
     step_overhead_ms: float = Field(20.0, ge=0, description="What a step costs beside its packs.")
-    outside_bytes: int = Field(1_100_000_000, ge=0, description="CUDA context, libraries, NCCL: outside the allocator.")
+    outside_bytes: int = Field(1_780_000_000, ge=0, description="CUDA context, libraries: outside the allocator.")
+    communication_bytes: int = Field(400_000_000, ge=0, description="NCCL's buffers where a rank talks to others.")
     workspace_bytes: int = Field(
         100_000_000, ge=0, description="Inside the allocator: library workspaces, small tensors."
     )

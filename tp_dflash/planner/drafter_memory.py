@@ -36,6 +36,8 @@ def gather_lines(sizes: RunSizes) -> list[MemoryLine]:
     shape, width = sizes.shape, sizes.compute_bytes
     root = (shape.feature_size + 2) * shape.hidden_size
     layer = sizes.layer_parameters
+    # With other ranks to gather from, the next layer is gathered while this one computes.
+    gathered = 1 if sizes.num_drafters == 1 else 2
     return [
         MemoryLine(
             "gathered fc and norms",
@@ -45,37 +47,35 @@ def gather_lines(sizes: RunSizes) -> list[MemoryLine]:
         ),
         MemoryLine(
             "gathered layers",
-            2 * layer * width + layer * width,
-            f"(2 layers + 1 gather under way) x {layer:,} parameters x {width} B",
+            gathered * layer * width,
+            f"{gathered} x {layer:,} parameters x {width} B",
             ("backward", "gradients"),
         ),
         MemoryLine(
             "layer gradient on its way",
             layer * (width + _FP32),
             f"{layer:,} parameters x ({width} B + 4 B for the fp32 reduction)",
-            ("backward", "gradients"),
+            ("gradients",),
         ),
     ]
 
 
 def batch_lines(sizes: RunSizes) -> list[MemoryLine]:
-    """The padded batch: context features in the target's dtype, teacher rows, anchor embeddings."""
+    """The batch beside the buffers: packs are hardly ever full, so they are copied to the run's fixed shapes."""
     shape, width = sizes.shape, sizes.target_bytes
-    features = sizes.tokens * shape.feature_size * width
-    teacher = sizes.most_teacher_rows * shape.hidden_size * width
-    anchors = sizes.anchors * shape.hidden_size * width
+    teacher = sizes.most_teacher_rows
     until_backward: tuple[Moment, ...] = ("head", "backward", "gradients")
     return [
         MemoryLine(
-            "context features",
-            features,
+            "context features, padded",
+            sizes.tokens * shape.feature_size * width,
             f"{sizes.tokens:,} tokens x {len(shape.target_layer_ids)} taps x {shape.hidden_size:,} x {width} B",
             until_backward,
         ),
         MemoryLine(
-            "teacher rows and anchor embeddings",
-            teacher + anchors,
-            f"({sizes.most_teacher_rows:,} + {sizes.anchors:,}) rows x {shape.hidden_size:,} x {width} B",
+            "teacher rows and block embeddings, padded",
+            (teacher + sizes.rows) * shape.hidden_size * width,
+            f"({teacher:,} + {sizes.rows:,}) rows x {shape.hidden_size:,} x {width} B",
             until_backward,
         ),
     ]
@@ -116,13 +116,13 @@ def activation_lines(sizes: RunSizes) -> list[MemoryLine]:
         MemoryLine(
             "hidden rows and their gradient",
             3 * sizes.rows * shape.hidden_size * width,
-            f"(before and after the last norm, gradient) x {sizes.rows:,} rows x {shape.hidden_size:,} x {width} B",
+            f"(after the last norm, two gradients) x {sizes.rows:,} rows x {shape.hidden_size:,} x {width} B",
             ("head", "backward"),
         ),
         MemoryLine(
             "backward pass of one layer",
-            5 * sizes.rows * shape.intermediate_size * width,
-            f"5 x {sizes.rows:,} rows x {shape.intermediate_size:,} x {width} B",
+            (4 * sizes.rows + shape.hidden_size) * shape.intermediate_size * width,
+            f"(4 x {sizes.rows:,} rows + {shape.hidden_size:,}) x {shape.intermediate_size:,} x {width} B",
             ("backward", "gradients"),
         ),
     ]

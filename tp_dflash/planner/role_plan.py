@@ -15,8 +15,8 @@ from tp_dflash.planner.memory_line import ALL_MOMENTS, MemoryLine, Moment
 from tp_dflash.planner.run_sizes import RunSizes
 from tp_dflash.planner.target_memory import PACKS_ON_TARGET, buffer_line, forward_line, weight_line
 
-# Packs whose features wait on a drafter rank while it trains on another.
-PACKS_AHEAD = 1
+# Packs whose features a drafter rank has buffers for: the one that it trains on, the one that arrives.
+PACKS_ON_DRAFTER = 2
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def plan_roles(sizes: RunSizes, calibration: Calibration) -> tuple[RolePlan, ...
     for place in sizes.placement.places:
         ranks.setdefault(place.role, []).append(place.rank)
     return tuple(
-        RolePlan(role, tuple(members), (*lines[role](), *_overhead_lines(calibration)))
+        RolePlan(role, tuple(members), (*lines[role](), *_overhead_lines(sizes, calibration)))
         for role, members in ranks.items()
     )
 
@@ -64,13 +64,11 @@ def _target_lines(sizes: RunSizes) -> list[MemoryLine]:
 
 
 def _drafter_lines(sizes: RunSizes) -> list[MemoryLine]:
-    return [*_training_lines(sizes), buffer_line(sizes, PACKS_AHEAD, "receive buffers ahead")]
+    return [*_training_lines(sizes), buffer_line(sizes, PACKS_ON_DRAFTER, "receive buffers")]
 
 
 def _colocated_lines(sizes: RunSizes) -> list[MemoryLine]:
-    computed = buffer_line(sizes, 1, "features under way")
-    computed = MemoryLine(computed.name, computed.num_bytes, computed.arithmetic, ("features",))
-    return [weight_line(sizes), *_training_lines(sizes), computed, forward_line(sizes)]
+    return [weight_line(sizes), *_training_lines(sizes), buffer_line(sizes, 1, "features"), forward_line(sizes)]
 
 
 def _training_lines(sizes: RunSizes) -> list[MemoryLine]:
@@ -84,8 +82,13 @@ def _training_lines(sizes: RunSizes) -> list[MemoryLine]:
     ]
 
 
-def _overhead_lines(calibration: Calibration) -> list[MemoryLine]:
+def _overhead_lines(sizes: RunSizes, calibration: Calibration) -> list[MemoryLine]:
+    talks = len(sizes.placement.places) > 1
     return [
         MemoryLine("library workspaces, small tensors", calibration.workspace_bytes, "measured"),
-        MemoryLine("CUDA context, NCCL", calibration.outside_bytes, "measured, outside the allocator"),
+        MemoryLine(
+            "CUDA context, NCCL" if talks else "CUDA context",
+            calibration.outside_bytes + (calibration.communication_bytes if talks else 0),
+            "measured, outside the allocator",
+        ),
     ]

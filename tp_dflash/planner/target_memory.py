@@ -15,14 +15,14 @@ def weight_line(sizes: RunSizes) -> MemoryLine:
 
 
 def forward_line(sizes: RunSizes) -> MemoryLine:
-    """The largest moment of a decoder layer in inference: gate, up, their activation and product beside the residual."""
+    """The largest moment of a decoder layer in inference: activated gate, up and their product beside the residual."""
     facts, width = sizes.facts, sizes.target_bytes
     tokens = forward_tokens(sizes)
-    per_token = 4 * facts.intermediate_size + 3 * facts.hidden_size
+    per_token = 3 * facts.intermediate_size + 4 * facts.hidden_size
     return MemoryLine(
         "target forward",
         tokens * per_token * width,
-        f"{tokens:,} tokens x (4 x {facts.intermediate_size:,} + 3 x {facts.hidden_size:,}) x {width} B",
+        f"{tokens:,} tokens x (3 x {facts.intermediate_size:,} + 4 x {facts.hidden_size:,}) x {width} B",
         ("features",),
     )
 
@@ -34,8 +34,13 @@ def forward_tokens(sizes: RunSizes) -> int:
 
 def pack_bytes(sizes: RunSizes) -> int:
     """Bytes of one pack's features, teacher rows and anchor embeddings: what travels, and what is held of it."""
-    rows = sizes.tokens * len(sizes.shape.target_layer_ids) + sizes.most_teacher_rows + sizes.anchors
+    rows = sizes.tokens * len(sizes.shape.target_layer_ids) + teacher_slots(sizes) + sizes.anchors
     return rows * sizes.shape.hidden_size * sizes.target_bytes
+
+
+def teacher_slots(sizes: RunSizes) -> int:
+    """Teacher rows that a buffer has room for: one a block row, or one a token."""
+    return min(sizes.rows, sizes.tokens)
 
 
 def buffer_line(sizes: RunSizes, num_packs: int, name: str) -> MemoryLine:
@@ -44,6 +49,6 @@ def buffer_line(sizes: RunSizes, num_packs: int, name: str) -> MemoryLine:
     return MemoryLine(
         name,
         num_packs * pack_bytes(sizes),
-        f"{num_packs} x ({sizes.tokens:,} x {len(shape.target_layer_ids)} taps + {sizes.most_teacher_rows:,} teacher + "
+        f"{num_packs} x ({sizes.tokens:,} x {len(shape.target_layer_ids)} taps + {teacher_slots(sizes):,} teacher + "
         f"{sizes.anchors:,} anchor rows) x {shape.hidden_size:,} x {sizes.target_bytes} B",
     )
