@@ -1,7 +1,8 @@
 """The world that torchrun made, or a world of one: read from the environment once, entered and left here.
 
-In: environment variables. Out: plain numbers and an initialised default process group. A rank that fails prints its
-traceback with its role and leaves at once, without waiting for anyone: torchrun sees it and ends the others.
+In: environment variables. Out: plain numbers, an initialised default process group, and a store through which ranks look
+out for each other. A rank that fails tells the others, prints its traceback with its role and leaves at once, without
+waiting for anyone; torchrun sees it too.
 """
 
 from __future__ import annotations
@@ -10,22 +11,33 @@ import faulthandler
 import os
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # torch loads slowly; commands that need no world must not wait for it
+    from torch.distributed import Store
+
+    from tp_dflash.parallel.lookout import Lookout
+
+# A failure that only follows from another rank's is kept back so long for that rank's own words.
+_FIRST_WORDS_SECONDS = 6.0
 
 
 @dataclass(frozen=True)
 class World:
-    """Who this process is. local_world_size: ranks on this node."""
+    """Who this process is. local_world_size: ranks on this node. launched: by torchrun, which must outlive the rank."""
 
     rank: int
     world_size: int
     local_rank: int
     local_world_size: int
+    launched: bool = False
 
     @staticmethod
     def from_environment() -> World:
@@ -33,40 +45,88 @@ class World:
         if "RANK" not in os.environ:
             return World(0, 1, 0, 1)
         names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-        return World(*(int(os.environ[name]) for name in names))
+        rank, world_size, local_rank, local_world_size = (int(os.environ[name]) for name in names)
+        return World(rank, world_size, local_rank, local_world_size, launched="TORCHELASTIC_RUN_ID" in os.environ)
 
 
 @contextmanager
-def joined(world: World, timeout_seconds: float) -> Iterator[None]:
-    """Enter the default process group (gloo: it only carries handshakes; roles open groups of their own) and leave it."""
+def joined(world: World, timeout_seconds: float) -> Iterator[Store]:
+    """Enter the default process group (gloo: it only carries handshakes; roles open groups of their own) and leave it.
+
+    Yields a connection to the job's store that nobody else uses.
+    """
     import torch.distributed as dist
 
     timeout = timedelta(seconds=timeout_seconds)
     if "RANK" in os.environ:
-        dist.init_process_group("gloo", timeout=timeout)
-        yield
+        store, rank, world_size = next(dist.rendezvous("env://", timeout=timeout))
+        store.set_timeout(timeout)
+        group_store = dist.PrefixStore("groups", store)
+        dist.init_process_group("gloo", store=group_store, rank=rank, world_size=world_size, timeout=timeout)
+        yield dist.PrefixStore("lookout", store.clone())
     else:
         with tempfile.TemporaryDirectory() as folder:
-            store = dist.FileStore(str(Path(folder) / "store"), 1)
-            dist.init_process_group("gloo", store=store, rank=0, world_size=1, timeout=timeout)
-            yield
+            file_store = dist.FileStore(str(Path(folder) / "store"), 1)
+            dist.init_process_group("gloo", store=file_store, rank=0, world_size=1, timeout=timeout)
+            yield dist.FileStore(str(Path(folder) / "lookout"), 1)
     dist.destroy_process_group()
 
 
+class Leaving:
+    """How a rank ends when something fails; ``lookout`` is known once the world is joined."""
+
+    def __init__(self, label: str) -> None:
+        self.label = label
+        self.lookout: Lookout | None = None
+
+    def fail(self, error: BaseException) -> None:
+        """Show what failed, the first failing rank's words first, and end the process with code 1 (130: interrupted)."""
+        sys.stdout.flush()
+        text = traceback.format_exc()
+        if self.lookout is not None:
+            text = self._in_turn(error, self.lookout, text)
+        os.write(2, f"\n[{self.label}] failed:\n{text}".encode())
+        os._exit(130 if isinstance(error, KeyboardInterrupt) else 1)
+
+    def _in_turn(self, error: BaseException, lookout: Lookout, text: str) -> str:
+        """This rank's traceback if it failed first; else one line, for the first one's words are shown by its rank."""
+        try:
+            deadline = time.monotonic() + (_FIRST_WORDS_SECONDS if _is_consequence(error) else 0.0)
+            while lookout.failure() is None and time.monotonic() < deadline:
+                if lookout.ended():
+                    os._exit(0)
+                time.sleep(0.1)
+            if lookout.claim_failure(f"{type(error).__name__}: {error}"):
+                return text
+            first = (lookout.failure() or "another rank").splitlines()[0]
+        except RuntimeError:  # the store is gone: nobody can be asked
+            return text
+        time.sleep(1.0)
+        return f"{type(error).__name__}, after this failed first: {first}\n"
+
+
+def _is_consequence(error: BaseException) -> bool:
+    """Whether another rank's end may be the reason: a lost peer, a closed connection, a collective that ran out of time."""
+    from torch.distributed import DistError
+
+    from tp_dflash.streams import StreamError
+
+    words = ("connection", "timed out", "timeout", "peer", "gloo", "nccl")
+    told = isinstance(error, RuntimeError) and any(word in str(error).lower() for word in words)
+    return told or isinstance(error, (DistError, StreamError))
+
+
 @contextmanager
-def leaving_at_once(label: str) -> Iterator[None]:
+def leaving_at_once(label: str) -> Iterator[Leaving]:
     """End the process with code 1 on any exception, its traceback and ``label`` (rank, role, GPU) shown first.
 
     Tearing down a process group whose other members wait in a collective would hang; the exit code is what torchrun needs.
     """
     faulthandler.enable()
+    leaving = Leaving(label)
     try:
-        yield
+        yield leaving
     except BaseException as error:
         if isinstance(error, SystemExit) and error.code in (0, None):
             raise
-        code = 130 if isinstance(error, KeyboardInterrupt) else 1
-        sys.stdout.flush()
-        text = traceback.format_exc()
-        os.write(2, f"\n[{label}] failed:\n{text}".encode())
-        os._exit(code)
+        leaving.fail(error)

@@ -18,4 +18,10 @@ class CheckpointConfig(Section):
     export_dtype: Literal["bfloat16", "float16", "float32"] = Field(
         "bfloat16", description="Precision of the weights in the exported folder."
     )
+    asynchronous: bool = Field(
+        True, description="Write in the background while training goes on; off: training waits for the disk."
+    )
+    keep_best: bool = Field(
+        True, description="Also keep the evaluated checkpoint with the longest acceptance, however old it is."
+    )
     keep_last: int = Field(2, ge=1, description="Newest complete checkpoints that are kept.")

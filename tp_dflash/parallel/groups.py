@@ -22,13 +22,15 @@ class Groups:
     """This rank's groups; None where it is not a member.
 
     everyone: gloo, all ranks, for decisions made on the host. workers: gloo, the ranks with a head shard, for the facts of
-    a step. drafters: device backend, all drafter ranks (parameter shards, gradients). head: device backend, the ranks that
+    a step. drafters: device backend, all drafter ranks (parameter shards, gradients). savers: gloo, the same ranks, for the
+    thread that writes checkpoints and nothing else. head: device backend, the ranks that
     share this rank's copy of the lm_heads. streams: device backend, one group a (target, drafter) pair of this rank.
     """
 
     everyone: ProcessGroup
     workers: ProcessGroup | None
     drafters: ProcessGroup | None
+    savers: ProcessGroup | None
     head: ProcessGroup | None
     targets: ProcessGroup | None
     streams: dict[tuple[int, int], ProcessGroup]
@@ -52,6 +54,7 @@ def open_groups(placement: Placement, rank: int, device: torch.device, timeout_s
         everyone=everyone,
         workers=opened(workers, "gloo"),
         drafters=opened(placement.drafters, backend),
+        savers=opened(placement.drafters, "gloo"),
         head=_only([opened(group.ranks, backend) for group in placement.head_groups]),
         targets=opened(placement.targets, "gloo"),
         streams={pair: group for pair in placement.stream_pairs if (group := opened(pair, stream_backend)) is not None},

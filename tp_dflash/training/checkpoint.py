@@ -1,4 +1,4 @@
-"""Save and load everything that the next step depends on, from any number of drafter ranks to any other.
+"""Everything that the next step depends on, as named tensors; and how it is filled again on any number of drafter ranks.
 
 In: the sharded drafter and its optimizer. On disk: safetensors that name each tensor (weights as ``drafter.*``, moments as
 ``moment1.*`` and ``moment2.*``), written rank by rank through torch.distributed.checkpoint, and JSON for the rest; nothing
@@ -8,18 +8,16 @@ in a checkpoint can run code. All ranks decide alike which folder to trust: one 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import torch
-import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
-from torch.distributed.checkpoint import HuggingFaceStorageReader, HuggingFaceStorageWriter
+from torch.distributed.checkpoint import HuggingFaceStorageReader
 from torch.optim import AdamW
 
 from tp_dflash.parallel.decision import decided_by_first
-from tp_dflash.training.checkpoint_folder import CheckpointFolder, newest_complete, partial_path, remove_old, seal
+from tp_dflash.training.checkpoint_folder import CheckpointFolder, newest_complete
 
 
 def training_tensors(drafter: nn.Module, optimizer: AdamW) -> dict[str, Tensor]:
@@ -37,12 +35,6 @@ def training_tensors(drafter: nn.Module, optimizer: AdamW) -> dict[str, Tensor]:
     return tensors
 
 
-def save_tensors(root: Path, step: int, tensors: dict[str, Tensor], drafters: ProcessGroup) -> None:
-    """Write this rank's parts into the partial folder of ``step``; to be called by all ranks of ``drafters``."""
-    writer = HuggingFaceStorageWriter(path=str(partial_path(root, step)), save_distributed=True)
-    dcp.save(tensors, storage_writer=writer, process_group=drafters)
-
-
 def load_training(folder: CheckpointFolder, drafter: nn.Module, optimizer: AdamW, drafters: ProcessGroup) -> None:
     """Fill weights, moments and step counts from a checkpoint written by any number of ranks."""
     tensors = training_tensors(drafter, optimizer)
@@ -54,17 +46,6 @@ def load_training(folder: CheckpointFolder, drafter: nn.Module, optimizer: AdamW
             state = optimizer.state[parameter]
             state["exp_avg"], state["exp_avg_sq"] = tensors[f"moment1.{name}"], tensors[f"moment2.{name}"]
             state["step"] = torch.full((), updates, dtype=torch.float32, device=parameter.device)
-
-
-def seal_checkpoint(
-    root: Path, step: int, state: dict[str, Any], keep_last: int, is_first: bool, group: ProcessGroup
-) -> None:
-    """After every rank has written: one rank seals the folder and removes old ones, the others wait for it."""
-    dist.barrier(group=group)
-    if is_first:
-        seal(root, step, state)
-        remove_old(root, keep_last)
-    dist.barrier(group=group)
 
 
 def find_checkpoint(root: Path, group: ProcessGroup) -> tuple[CheckpointFolder | None, list[str]]:

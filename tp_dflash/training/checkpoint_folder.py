@@ -41,6 +41,14 @@ def partial_path(root: Path, step: int) -> Path:
     return root / f".{folder_name(step)}.partial"
 
 
+def clear_partial(root: Path, step: int) -> None:
+    """Make the partial folder of ``step``, empty: what a cut save left would be taken for parts of the new one."""
+    partial = partial_path(root, step)
+    if partial.exists():
+        shutil.rmtree(partial)
+    partial.mkdir(parents=True)
+
+
 def seal(root: Path, step: int, state: dict[str, Any]) -> CheckpointFolder:
     """Turn a partial folder into a checkpoint: state, then manifest, everything flushed, then the rename."""
     partial = partial_path(root, step)
@@ -55,6 +63,10 @@ def seal(root: Path, step: int, state: dict[str, Any]) -> CheckpointFolder:
         _flush(path)
     _flush(partial)
     final = root / folder_name(step)
+    if final.exists() and find_fault(final) is None:
+        # The same step of the same run: there is nothing to gain, and at no moment is there no checkpoint of it.
+        shutil.rmtree(partial)
+        return CheckpointFolder(final, step)
     if final.exists():
         shutil.rmtree(final)
     partial.rename(final)
@@ -73,8 +85,8 @@ def newest_complete(root: Path) -> tuple[CheckpointFolder | None, list[str]]:
     return None, skipped
 
 
-def find_fault(path: Path) -> str | None:
-    """Why a folder is not a complete checkpoint, in words; None if it is one."""
+def find_fault(path: Path, checksums: bool = True) -> str | None:
+    """Why a folder is not a complete checkpoint, in words; None if it is one. checksums: read every file to the end."""
     try:
         manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
         files = {str(name): (int(entry["bytes"]), str(entry["sha256"])) for name, entry in manifest["files"].items()}
@@ -88,14 +100,23 @@ def find_fault(path: Path) -> str | None:
             return f"{name} is missing"
         if file.stat().st_size != size:
             return f"{name} has {file.stat().st_size} bytes, the manifest says {size}"
-        if _sha256(file) != digest:
+        if checksums and _sha256(file) != digest:
             return f"{name} does not have the manifest's checksum"
     return None if STATE in files else f"{STATE} is missing"
 
 
-def remove_old(root: Path, keep_last: int, keep: frozenset[int] = frozenset()) -> None:
-    """Delete all but the newest ``keep_last`` checkpoints and those of the steps in ``keep``, and cut saves."""
-    for path in _candidates(root)[keep_last:]:
+def remove_old(root: Path, keep_last: int, keep: frozenset[int] = frozenset(), newest: int | None = None) -> None:
+    """Delete all but the newest ``keep_last`` checkpoints and those of the steps in ``keep``, and cut saves.
+
+    Damaged folders do not count and stay, and neither do those of steps after ``newest``: a run that went on from an older
+    checkpoint found them damaged, and they must not push out what it saves now.
+    """
+    counted = [
+        path
+        for path in _candidates(root)
+        if (newest is None or _step_of(path) <= newest) and find_fault(path, checksums=False) is None
+    ]
+    for path in counted[keep_last:]:
         if _step_of(path) not in keep:
             shutil.rmtree(path)
     for path in root.glob(".step-*.partial"):

@@ -36,16 +36,50 @@ class Step:
     after: Cursor
 
 
-class Course:
-    """All steps that are left after ``cursor``."""
+@dataclass(frozen=True)
+class SchedulePoint:
+    """Where a run stood in its learning-rate schedule, kept in checkpoints. position, length: in steps, not always whole."""
 
-    def __init__(self, plan: BatchPlan, epochs: int, max_steps: int | None, cursor: Cursor) -> None:
+    position: float
+    length: float
+    packs_per_step: int
+
+
+class Course:
+    """All steps that are left after ``cursor``.
+
+    The schedule's position is the step's number. After a change of the number of ranks or of accumulation a step has another
+    size: then the share of the schedule that is done is kept, and the steps that are left make up the rest.
+    """
+
+    def __init__(
+        self,
+        plan: BatchPlan,
+        epochs: int,
+        max_steps: int | None,
+        cursor: Cursor,
+        resumed_from: SchedulePoint | None = None,
+    ) -> None:
         self.plan = plan
         self.epochs = epochs
         self.cursor = cursor
         left = sum(self._plan_epoch(epoch).num_steps for epoch in range(cursor.epoch, epochs))
         planned = cursor.step + left
         self.total_steps = planned if max_steps is None else min(planned, max_steps)
+        self._first_position = self._position_at_cursor(resumed_from)
+
+    @property
+    def schedule_length(self) -> float:
+        """Steps of the whole schedule, in steps of the present size."""
+        return self._first_position + max(0, self.total_steps - self.cursor.step)
+
+    def position(self, step: int) -> float:
+        """Place of a step in the schedule, from 0."""
+        return self._first_position + (step - self.cursor.step)
+
+    def schedule_point(self, step: int) -> SchedulePoint:
+        """What a checkpoint after ``step`` steps keeps."""
+        return SchedulePoint(self.position(step), self.schedule_length, self.plan.packs_per_step)
 
     def steps(self) -> Iterator[Step]:
         """Every step from the cursor to the last, in order."""
@@ -60,6 +94,15 @@ class Course:
                 after = Cursor(index + 1, epoch + 1, 0) if ended else Cursor(index + 1, epoch, pack_ids.stop)
                 yield Step(index, plan, pack_ids, after)
                 index += 1
+
+    def _position_at_cursor(self, before: SchedulePoint | None) -> float:
+        if before is None:
+            return float(self.cursor.step)
+        left = max(0, self.total_steps - self.cursor.step)
+        if before.packs_per_step == self.plan.packs_per_step or before.position >= before.length or not left:
+            return before.position
+        share = before.position / before.length
+        return left * share / (1 - share)
 
     def _plan_epoch(self, epoch: int) -> EpochPlan:
         return self.plan.plan_epoch(epoch, self.cursor.pack if epoch == self.cursor.epoch else 0)

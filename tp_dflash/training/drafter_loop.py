@@ -63,7 +63,9 @@ class DrafterLoop:
         source: FeatureSource,
         step: DrafterStep,
         head_ranks: tuple[int, ...],
+        stop_wanted: Callable[[], bool] = lambda: False,
     ) -> None:
+        """stop_wanted: asked once a step; what one rank is told all ranks act on, after the same step."""
         self.accumulation = accumulation
         self.optimizer = optimizer
         self.course = course
@@ -71,14 +73,19 @@ class DrafterLoop:
         self.source = source
         self.step = step
         self.head_ranks = head_ranks
+        self.stop_wanted = stop_wanted
 
     def run(self, after_step: Callable[[StepDone], bool]) -> None:
-        """Step until the course ends or ``after_step`` returns True (all ranks must agree on that)."""
+        """Step until the course ends or ``after_step`` returns True (all ranks must agree on that; facts.stop is agreed)."""
         started = time.monotonic()
         for step, layouts in self.feed.steps_ahead(_STEPS_AHEAD, self.source.expect):
-            facts = exchange_step_facts(layouts, self.accumulation, self.head_ranks, self.step.workers)
-            rate = learning_rate(step.index, self.course.total_steps, self.optimizer)
+            facts = exchange_step_facts(
+                layouts, self.accumulation, self.head_ranks, self.step.workers, self.stop_wanted()
+            )
+            rate = learning_rate(self.course.position(step.index), self.course.schedule_length, self.optimizer)
+            self.step.phase.step = step.index
             for layout, active_rows, teacher_rows in zip(layouts, facts.active_rows, facts.teacher_rows, strict=True):
+                self.step.phase.enter("features")
                 features = self.source.receive(layout)
                 if facts.num_rows:
                     self.step.micro_step(layout, features, active_rows, teacher_rows)

@@ -5,6 +5,8 @@ In: a RunContext and a source of features. Out: a trained drafter (sharded over 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -12,13 +14,16 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from tp_dflash.blocks import block_position_weights
-from tp_dflash.drafter import Drafter
+from tp_dflash.drafter import Drafter, load_parameters
+from tp_dflash.formats import starting_tensors
 from tp_dflash.parallel.device import peak_memory_bytes
 from tp_dflash.target import read_embedding_rows
-from tp_dflash.training.checkpoint import load_training, save_tensors, seal_checkpoint, training_tensors
+from tp_dflash.training.checkpoint import load_training, training_tensors
+from tp_dflash.training.checkpoint_writer import CheckpointWriter
 from tp_dflash.training.course import BetweenSteps, Cursor
 from tp_dflash.training.drafter_loop import DrafterLoop, FeatureSource, StepDone
 from tp_dflash.training.drafter_step import DrafterStep, StepSettings
+from tp_dflash.training.fault_log import Kind, append_fault
 from tp_dflash.training.heads import load_heads
 from tp_dflash.training.heartbeat import Heartbeat, read_heartbeats
 from tp_dflash.training.optimizer import build_optimizer
@@ -26,6 +31,8 @@ from tp_dflash.training.pack_feed import PackFeed
 from tp_dflash.training.reporter import Reporter
 from tp_dflash.training.run_context import RunContext, state_of
 from tp_dflash.training.sharding import shard_drafter
+
+_MOST_LISTED = 20
 
 
 def build_drafter(context: RunContext) -> Drafter:
@@ -41,7 +48,10 @@ def build_drafter(context: RunContext) -> Drafter:
         )
     shard_drafter(drafter, list(drafter.layers), context.groups.drafters, context.device, context.compute_dtype)
     drafter.to_empty(device=context.device)
-    drafter.initialise(context.config.training.seed, config.init_std)
+    if config.init_from is None:
+        drafter.initialise(context.config.training.seed, config.init_std)
+    else:
+        load_parameters(drafter, starting_tensors(Path(config.init_from), context.shape))
     return drafter
 
 
@@ -96,7 +106,19 @@ class DrafterRole:
         self.context = context
         self.reporter = reporter
         self.source = source
+        context.phase.enter("loading")
         self.step = build_step(context)
+        self.step.phase = context.phase
+        assert context.groups.savers is not None
+        self.writer = CheckpointWriter(
+            context.folder.checkpoints,
+            context.config.checkpoint,
+            context.groups.savers,
+            context.is_reporter,
+            self._report_failed_save,
+            first_step=context.course.cursor.step,
+        )
+        self._cursor = context.course.cursor
         self._since = _Interval()
         self._whole = _Interval()
 
@@ -105,8 +127,8 @@ class DrafterRole:
         """Context tokens trained on a second, over all steps of this process."""
         return self._whole.rates()["tokens_per_second"]
 
-    def run(self, between_steps: BetweenSteps) -> None:
-        """Every step that is left; the last one is always saved."""
+    def run(self, between_steps: BetweenSteps) -> bool:
+        """Every step that is left; the last one is always saved. False if all ranks agreed to stop early."""
         context = self.context
         feed = PackFeed(
             context.course,
@@ -122,8 +144,12 @@ class DrafterRole:
             self.source,
             self.step,
             context.head_ranks,
+            context.stop_wanted,
         )
         loop.run(lambda done: self._after_step(done, between_steps))
+        context.phase.enter("saving")
+        self.writer.finish()
+        return self._cursor.step == context.course.total_steps
 
     def full_tensors(self) -> dict[str, Tensor]:
         """The drafter's whole parameters, fp32 on the CPU, on every drafter rank (all of them must call)."""
@@ -132,14 +158,19 @@ class DrafterRole:
     def _after_step(self, done: StepDone, between_steps: BetweenSteps) -> bool:
         self._since.add(done)
         self._whole.add(done)
+        self._cursor = done.after
         steps, config = done.after.step, self.context.config
-        is_last = steps == self.context.course.total_steps
+        is_last = steps == self.context.course.total_steps or done.facts.stop
         if steps % config.logging.every_steps == 0 or is_last:
             self._log(done)
         elif self.reporter is not None:
             self.reporter.advance(steps)
         if steps % config.checkpoint.every_steps == 0 or is_last:
             self.save(done.after)
+        if done.facts.stop and steps < self.context.course.total_steps:
+            # On disk before the streams are given up: target ranks are ended as soon as they miss us.
+            self.writer.finish()
+            return True
         return between_steps(done.after)
 
     def _log(self, done: StepDone) -> None:
@@ -147,6 +178,7 @@ class DrafterRole:
         context, groups = self.context, self.context.groups
         assert groups.drafters is not None
         figures = self.step.meters.read(groups.drafters)
+        figures |= self._tell_trouble(figures, done.after.step)
         peak = peak_memory_bytes(context.device)
         waited = self.source.meters().drafter_waited
         beat = Heartbeat(context.rank, context.place.role, context.place.gpu, done.after.step, peak, waited)
@@ -175,22 +207,47 @@ class DrafterRole:
                 "optimizer.learning_rate or look at the last documents"
             )
 
+    def _tell_trouble(self, figures: Mapping[str, object], step: int) -> dict[str, float | list[float]]:
+        """Name the documents of skipped steps and those that were dropped; how many were dropped since the last reading."""
+        context, drafters = self.context, self.context.groups.drafters
+        assert drafters is not None
+        skipped, dropped = self.step.trouble.read(figures["skipped_steps"] != 0, drafters, context.device)
+        for one in skipped:
+            text = f"step {one.step + 1} was skipped: no finite gradient; documents {_listed(one.documents)}"
+            context.log.say(text)
+            self._tell("step skipped", one.step + 1, text, documents=list(one.documents))
+        if dropped:
+            text = f"{len(dropped)} documents dropped: the target gave no finite features; documents {_listed(dropped)}"
+            context.log.say(text)
+            self._tell("documents dropped", step, text, documents=dropped)
+        return {"dropped_documents": float(len(dropped))}
+
+    def _tell(self, kind: Kind, step: int, text: str, **details: object) -> None:
+        """For the person watching and the report: once for the run."""
+        if self.reporter is not None:
+            self.reporter.say(text)
+            append_fault(self.context.folder.faults, kind, step, text, **details)
+
+    def _report_failed_save(self, text: str) -> None:
+        self.context.log.warn(text)
+        if self.context.is_reporter:
+            append_fault(self.context.folder.faults, "save failed", self._cursor.step, text)
+
     def save(self, cursor: Cursor) -> None:
-        """Write a checkpoint of the state after ``cursor.step`` steps; all drafter ranks together."""
-        context, groups = self.context, self.context.groups
-        assert groups.drafters is not None
-        root = context.folder.checkpoints
+        """Begin a checkpoint of the state after ``cursor.step`` steps; all drafter ranks together."""
         optimizer = self.step.optimizer
-        save_tensors(root, cursor.step, training_tensors(self.step.drafter, optimizer), groups.drafters)
+        tensors = training_tensors(self.step.drafter, optimizer)
         updates = int(next(iter(optimizer.state.values()))["step"])
-        seal_checkpoint(
-            root,
-            cursor.step,
-            state_of(cursor, context.config, updates),
-            context.config.checkpoint.keep_last,
-            context.is_reporter,
-            groups.drafters,
-        )
+        state = state_of(cursor, self.context.course, self.context.config, updates)
+        self.writer.save(cursor.step, tensors, state)
+
+    def saved_now(self) -> None:
+        """Have the present state on disk: what follows may take long and must not cost any step."""
+        if self.writer.saved_step != self._cursor.step:
+            self.writer.collect()
+        if self.writer.saved_step != self._cursor.step:
+            self.save(self._cursor)
+            self.writer.collect()
 
 
 class _Interval:
@@ -211,3 +268,7 @@ class _Interval:
 
 def _whole(parameter: Tensor) -> Tensor:
     return (parameter.full_tensor() if isinstance(parameter, DTensor) else parameter).detach()
+
+
+def _listed(names: Sequence[int]) -> str:
+    return ", ".join(map(str, names[:_MOST_LISTED])) + (", ..." if len(names) > _MOST_LISTED else "")

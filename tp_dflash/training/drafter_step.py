@@ -22,6 +22,8 @@ from tp_dflash.training.gradients import ShardedParameters, finish_gradients
 from tp_dflash.training.heads import HeadPair
 from tp_dflash.training.meters import StepMeters
 from tp_dflash.training.optimizer import optimizer_step
+from tp_dflash.training.phase import Phase
+from tp_dflash.training.trouble import Trouble
 
 # Sizes that follow the data are rounded up, so that few different ones occur in a run.
 _BUCKET_ROWS = 256
@@ -69,6 +71,8 @@ class DrafterStep:
         self.workers = workers
         self.device = mask_embedding_D.device
         self.meters = StepMeters(drafter.shape.block_size, self.device)
+        self.trouble = Trouble()
+        self.phase = Phase()
         self._weight_sum = torch.zeros((), dtype=torch.float32, device=self.device)
 
     def micro_step(self, layout: BlockLayout, features: FeatureBatch, active_rows: int, teacher_rows: int) -> None:
@@ -77,6 +81,7 @@ class DrafterStep:
         active_rows, teacher_rows: the most that any rank of the head group brings in this micro-step.
         """
         settings = self.settings
+        self.phase.enter("head")
         num_rows = settings.num_blocks * layout.block_size
         shapes = FixedShapes(settings.token_budget, settings.num_blocks, bucket(teacher_rows, max(num_rows, 1)))
         batch = BlockBatch.assemble(layout, features, settings.weights_B, shapes, self.device)
@@ -97,18 +102,22 @@ class DrafterStep:
             active_rows=bucket(active_rows, num_rows),
             teacher_rows=shapes.num_teacher_rows,
         )
+        self.phase.enter("backward")
         loss.loss_sum.backward()
         self._weight_sum += loss.weight_sum
         self.meters.add(loss.statistics)
+        self.trouble.add_pack(layout, features, loss.loss_sum)
 
     def update(self, rate: float) -> None:
         """One optimizer step from what the micro-steps added up: gradients of the global ratio, clipped."""
+        self.phase.enter("update")
         weight_sum = self._weight_sum
         dist.all_reduce(weight_sum, group=self.drafters)
         parts = [ShardedParameters(list(self.drafter.parameters()), self.drafters)]
         norm, bad = finish_gradients(parts, weight_sum, self.settings.max_grad_norm)
         optimizer_step(self.optimizer, rate, bad)
         self.meters.end_step(norm, bad)
+        self.trouble.end_step(self.phase.step, bad)
         self._weight_sum = torch.zeros_like(weight_sum)
 
     def pass_over(self) -> None:
@@ -116,3 +125,4 @@ class DrafterStep:
         self.optimizer.zero_grad(set_to_none=True)
         self._weight_sum.zero_()
         self.meters.end_empty_step()
+        self.trouble.end_step(self.phase.step, None)

@@ -15,12 +15,16 @@ def run_head_only(
     accumulation: int,
     head_ranks: Sequence[int],
     after_step: Callable[[Cursor], bool],
-) -> None:
-    """Serve every step that is left, until ``after_step`` returns True."""
+    stop_wanted: Callable[[], bool] = lambda: False,
+) -> bool:
+    """Serve every step that is left, until ``after_step`` returns True; False if all ranks agreed to stop early."""
     for planned in course.steps():
-        facts = exchange_step_facts([], accumulation, head_ranks, step.workers)
+        facts = exchange_step_facts([], accumulation, head_ranks, step.workers, stop_wanted())
         if facts.num_rows:
             for active_rows, teacher_rows in zip(facts.active_rows, facts.teacher_rows, strict=True):
                 step.micro_step(active_rows, teacher_rows)
+        if facts.stop and planned.after.step < course.total_steps:
+            return False
         if after_step(planned.after):
-            return
+            break
+    return True

@@ -32,15 +32,24 @@ class HeadOnlyRole:
             workers=groups.workers,
         )
 
-    def run(self, between_steps: BetweenSteps) -> None:
-        """Serve until the course ends."""
+    def run(self, between_steps: BetweenSteps) -> bool:
+        """Serve until the course ends; False if all ranks agreed to stop early."""
         context = self.context
+        context.phase.enter("head")
 
         def after_step(cursor: Cursor) -> bool:
             if cursor.step % context.config.logging.every_steps == 0:
                 peak = peak_memory_bytes(context.device)
                 beat = Heartbeat(context.rank, context.place.role, context.place.gpu, cursor.step, peak, 0.0)
                 beat.write(context.folder.ranks)
+            context.phase.enter("head", cursor.step)
             return between_steps(cursor)
 
-        run_head_only(context.course, self.step, context.config.training.accumulation, context.head_ranks, after_step)
+        return run_head_only(
+            context.course,
+            self.step,
+            context.config.training.accumulation,
+            context.head_ranks,
+            after_step,
+            context.stop_wanted,
+        )

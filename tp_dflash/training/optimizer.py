@@ -29,12 +29,15 @@ def build_optimizer(drafter: nn.Module, config: OptimizerConfig) -> AdamW:
     return AdamW(groups, lr=config.learning_rate, betas=config.betas, eps=config.eps, fused=True)
 
 
-def learning_rate(step: int, total_steps: int, config: OptimizerConfig) -> float:
-    """Rate of step 0..total-1: rises linearly over the warm-up, then falls along half a cosine to the final ratio."""
+def learning_rate(step: float, total_steps: float, config: OptimizerConfig) -> float:
+    """Rate of step 0..total-1: rises linearly over the warm-up, then falls along half a cosine to the final ratio.
+
+    After a change of the step's size both numbers need not be whole (see ``Course``).
+    """
     warmup = math.ceil(config.warmup_ratio * total_steps)
     if step < warmup:
         return config.learning_rate * (step + 1) / warmup
-    progress = (step - warmup) / max(1, total_steps - 1 - warmup)
+    progress = (step - warmup) / max(1.0, total_steps - 1 - warmup)
     cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
     low = config.final_learning_rate_ratio
     return config.learning_rate * (low + (1 - low) * cosine)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import time
 from collections.abc import Mapping
 from typing import TextIO
@@ -27,6 +28,7 @@ from torch.utils.tensorboard import SummaryWriter
 from tp_dflash.training.run_folder import RunFolder
 
 _LOG_WIDTH = 160
+_BEAT_SECONDS = 5.0
 
 Figure = float | int | list[float] | dict[str, float]
 
@@ -37,11 +39,13 @@ class Reporter:
     def __init__(self, folder: RunFolder, first_step: int, total_steps: int, tensorboard: bool) -> None:
         self.folder = folder
         self.total_steps = total_steps
-        self.first_step = first_step
+        self.first_step = self.steps_done = first_step
         terminal = Console()
         # A log file has no width of its own; tables need one.
         self.console = terminal if terminal.is_terminal else Console(width=_LOG_WIDTH)
         self._started = time.monotonic()
+        self._beat_at = 0.0
+        self._rate: Figure | None = None
         self._progress = Progress(
             TextColumn("train"),
             BarColumn(bar_width=24),
@@ -68,11 +72,15 @@ class Reporter:
             self._board.close()
 
     def advance(self, steps_done: int) -> None:
-        """Move the bar; called every step, reads nothing from the device."""
+        """Move the bar and, now and then, the heartbeat; called every step, reads nothing from the device."""
+        self.steps_done = steps_done
+        self._beat(steps_done)
         self._progress.update(self._task, completed=steps_done)
 
     def log(self, steps_done: int, figures: Mapping[str, Figure]) -> None:
         """Write the figures of one logged step everywhere; infinite and undefined ones become null."""
+        self.steps_done = steps_done
+        self._beat(steps_done, figures)
         self._lines.write(
             json.dumps({"step": steps_done, **{key: _finite(value) for key, value in figures.items()}}) + "\n"
         )
@@ -83,14 +91,35 @@ class Reporter:
         summary = _summary(figures)
         self._progress.update(self._task, completed=steps_done, figures=summary)
         if not self.console.is_terminal:
-            left = (
-                (time.monotonic() - self._started)
-                / max(1, steps_done - self.first_step)
-                * (self.total_steps - steps_done)
-            )
+            left = self._seconds_left(steps_done)
             self.console.print(
                 f"step {steps_done}/{self.total_steps}  {summary}  left {left:.0f} s", highlight=False, soft_wrap=True
             )
+
+    def _seconds_left(self, steps_done: int) -> float:
+        seconds_a_step = (time.monotonic() - self._started) / max(1, steps_done - self.first_step)
+        return seconds_a_step * (self.total_steps - steps_done)
+
+    def _beat(self, steps_done: int, figures: Mapping[str, Figure] | None = None) -> None:
+        """Rewrite the run's heartbeat: step, rate, time left; at logged steps and at most every few seconds between."""
+        now = time.monotonic()
+        if figures is None and now - self._beat_at < _BEAT_SECONDS:
+            return
+        self._beat_at = now
+        if figures is not None and "tokens_per_second" in figures:
+            self._rate = figures["tokens_per_second"]
+        taken = steps_done - self.first_step
+        content = {
+            "step": steps_done,
+            "total_steps": self.total_steps,
+            "steps_per_second": taken / max(now - self._started, 1e-9),
+            "tokens_per_second": self._rate,
+            "seconds_left": self._seconds_left(steps_done) if taken else None,
+            "written_at": time.time(),
+        }
+        partial = self.folder.heartbeat.with_suffix(".partial")
+        partial.write_text(json.dumps(content) + "\n", encoding="utf-8")
+        os.replace(partial, self.folder.heartbeat)
 
     def log_evaluation(self, steps_done: int, figures: Mapping[str, float]) -> None:
         """Write an evaluation's figures beside those of training."""

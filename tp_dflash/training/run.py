@@ -8,17 +8,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any
+
+import torch
 
 from tp_dflash.config.run import RunConfig
 from tp_dflash.evaluation import EvaluationReport, report_table
 from tp_dflash.formats import write_zlab
+from tp_dflash.parallel import StopRequests
 from tp_dflash.placement import Placement
 from tp_dflash.target import Target
 from tp_dflash.training.course import Cursor
 from tp_dflash.training.drafter_role import DrafterRole
+from tp_dflash.training.fault_log import append_fault
 from tp_dflash.training.head_only_role import HeadOnlyRole
+from tp_dflash.training.memory_trouble import explain
 from tp_dflash.training.publish import published_drafter
 from tp_dflash.training.reporter import Reporter
 from tp_dflash.training.run_context import RunContext, build_context
@@ -29,21 +34,54 @@ from tp_dflash.training.target_role import TargetRole, load_target, open_source
 Role = DrafterRole | HeadOnlyRole | TargetRole
 
 
-def run_training(config: RunConfig, placement: Placement, rank: int, argv: Sequence[str]) -> None:
-    """Train to the end of the course; to be called by every rank of an initialised default process group."""
-    context = build_context(config, placement, rank, argv)
+def run_training(
+    config: RunConfig, placement: Placement, rank: int, argv: Sequence[str], stop: StopRequests | None = None
+) -> bool:
+    """Train to the end of the course; to be called by every rank of an initialised default process group.
+
+    stop: who asks the run to stop. False where it stopped early, saved, and was not evaluated.
+    """
+    context = build_context(config, placement, rank, argv, stop)
+    context.log.say(f"starts at step {context.course.cursor.step} of {context.course.total_steps}")
+    try:
+        return _train(context)
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        raise explain(error, context.phase, context.place.role, config, placement, context.device) from error
+
+
+def _train(context: RunContext) -> bool:
     target = load_target(context) if context.place.is_target else None
     with ExitStack() as stack:
         reporter = stack.enter_context(_open_reporter(context)) if context.is_reporter else None
         role = _take_role(context, target, reporter, stack)
         evaluation = _Evaluations(context, RunEvaluation(context, target), role, reporter)
-        first_step = context.course.cursor.step
-        if config.evaluation.before_training and first_step == 0:
+        if context.config.evaluation.before_training and context.course.cursor.step == 0:
             evaluation.at(0)
-        role.run(evaluation.between_steps)
+        with _at_work(context):
+            finished = role.run(evaluation.between_steps)
+        if not finished:
+            _tell_stop(context, reporter)
+            return False
         evaluation.at(context.course.total_steps)
         if isinstance(role, DrafterRole):
             _publish(context, role, evaluation)
+    return True
+
+
+def _at_work(context: RunContext) -> AbstractContextManager[None]:
+    return nullcontext() if context.stop is None else context.stop.at_work()
+
+
+def _at_rest(context: RunContext) -> AbstractContextManager[None]:
+    return nullcontext() if context.stop is None else context.stop.at_rest()
+
+
+def _tell_stop(context: RunContext, reporter: Reporter | None) -> None:
+    context.log.say("stopped as asked; the state is saved")
+    if reporter is not None:
+        reporter.say("stopped as asked and saved; the same command goes on from here")
+        step = reporter.steps_done
+        append_fault(context.folder.faults, "stopped", step, f"stopped as asked after step {step}, saved")
 
 
 def _open_reporter(context: RunContext) -> Reporter:
@@ -72,12 +110,20 @@ class _Evaluations:
         self.reports: dict[int, EvaluationReport] = {}
 
     def at(self, step: int) -> None:
-        """Evaluate after ``step`` steps; on all ranks at once."""
-        tensors = self.role.full_tensors if isinstance(self.role, DrafterRole) else None
-        report = self.evaluation.run(tensors, step)
+        """Evaluate after ``step`` steps; on all ranks at once. What was trained is saved before, for this may take long."""
+        if not self.evaluation.wanted:
+            return
+        drafter = self.role if isinstance(self.role, DrafterRole) else None
+        if drafter is not None and step > 0:
+            drafter.saved_now()
+        self.context.phase.enter("evaluation")
+        with _at_rest(self.context):
+            report = self.evaluation.run(drafter.full_tensors if drafter is not None else None, step)
         if report is None:
             return
         self.reports[step] = report
+        if drafter is not None:
+            drafter.writer.note_acceptance(step, report.acceptance_length)
         if self.reporter is not None:
             self.reporter.console.print(report_table(report))
             self.reporter.log_evaluation(step, report.figures())
@@ -122,6 +168,7 @@ def _publish(context: RunContext, role: DrafterRole, evaluation: _Evaluations) -
         "export": str(context.folder.export),
         "evaluations": {str(step): report.to_json() for step, report in evaluation.reports.items()},
     }
+    append_fault(context.folder.faults, "finished", context.course.total_steps, f"exported to {context.folder.export}")
     context.folder.report.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     assert role.reporter is not None
     role.reporter.say(f"exported to {context.folder.export}; report in {context.folder.report}")

@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import TextIO
 
 import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
@@ -20,20 +21,29 @@ from tp_dflash.config.load import dump_config
 from tp_dflash.config.run import RunConfig
 from tp_dflash.data import BatchPlan, DataSplits, open_store, prepare_store, store_folder
 from tp_dflash.drafter import DrafterShape, check_mask_token
-from tp_dflash.parallel import Groups, open_groups, pick_device
+from tp_dflash.parallel import Groups, StopRequests, open_groups, pick_device
 from tp_dflash.parallel.decision import decided_by_first
 from tp_dflash.placement import Placement, RankPlace
 from tp_dflash.target import TargetFacts, read_target_facts
 from tp_dflash.training.checkpoint import find_checkpoint
 from tp_dflash.training.checkpoint_folder import CheckpointFolder
-from tp_dflash.training.course import Course, Cursor
+from tp_dflash.training.course import Course, Cursor, SchedulePoint
+from tp_dflash.training.disk_space import check_space
+from tp_dflash.training.fault_log import append_fault
 from tp_dflash.training.pack_feed import LayoutRules
+from tp_dflash.training.phase import Phase
+from tp_dflash.training.rank_log import RankLog
 from tp_dflash.training.run_folder import RunFolder
+from tp_dflash.training.run_lock import lock_run
 
 
 @dataclass(frozen=True, eq=False)
 class RunContext:
-    """Everything that the roles are built from. checkpoint: the one to go on from, None for a new run."""
+    """Everything that the roles are built from.
+
+    checkpoint: the one to go on from, None for a new run. stop: None where nobody can ask the run to stop (measurements).
+    lock: the first rank's hold on the run folder.
+    """
 
     config: RunConfig
     placement: Placement
@@ -48,6 +58,9 @@ class RunContext:
     course: Course
     checkpoint: CheckpointFolder | None
     notices: tuple[str, ...]
+    stop: StopRequests | None = None
+    lock: TextIO | None = None
+    phase: Phase = field(default_factory=Phase)
 
     @property
     def rank(self) -> int:
@@ -59,6 +72,15 @@ class RunContext:
         return self.rank == self.placement.drafters[0]
 
     @property
+    def log(self) -> RankLog:
+        """This rank's own log file."""
+        return RankLog(self.folder.log_of(self.rank), f"rank {self.rank}, {self.place.role}, GPU {self.place.gpu}")
+
+    def stop_wanted(self) -> bool:
+        """Whether this rank was asked to stop."""
+        return self.stop is not None and self.stop.wanted
+
+    @property
     def compute_dtype(self) -> torch.dtype:
         return torch.bfloat16 if self.config.training.compute_dtype == "bfloat16" else torch.float32
 
@@ -67,8 +89,10 @@ class RunContext:
         return self.placement.head_group_of(self.rank).ranks
 
 
-def build_context(config: RunConfig, placement: Placement, rank: int, argv: Sequence[str]) -> RunContext:
-    """Open groups, read the target's facts, prepare or open the data, find the checkpoint; same errors on all ranks."""
+def build_context(
+    config: RunConfig, placement: Placement, rank: int, argv: Sequence[str], stop: StopRequests | None = None
+) -> RunContext:
+    """Open groups, lock the run folder, read the target's facts, prepare or open the data, find the checkpoint; same errors on all ranks."""
     place = placement.places[rank]
     device = pick_device(place.gpu)
     groups = open_groups(placement, rank, device, config.training.timeout_seconds)
@@ -76,14 +100,19 @@ def build_context(config: RunConfig, placement: Placement, rank: int, argv: Sequ
     facts = read_target_facts(config.target)
     shape = DrafterShape.of(config.drafter, facts)
     check_mask_token(shape.mask_token_id, facts.vocab_size, facts.pad_token_id, facts.eos_token_ids)
+    locks: list[TextIO] = []
+    decided_by_first(lambda: locks.append(lock_run(folder.lock)), groups.everyone)
     world = f"{len(placement.places)} ranks on {placement.num_nodes} nodes"
     decided_by_first(lambda: folder.describe(argv, dump_config(config), world), groups.everyone)
     data = open_store(decided_by_first(lambda: _prepare(config), groups.everyone))
     _check_mask_unused(shape.mask_token_id, data)
     checkpoint, skipped = find_checkpoint(folder.checkpoints, groups.everyone)
-    cursor = Cursor()
+    cursor, schedule = Cursor(), None
     if checkpoint is not None:
-        cursor = decided_by_first(lambda: _read_cursor(checkpoint, config), groups.everyone)
+        cursor, schedule = decided_by_first(lambda: _read_state(checkpoint, config), groups.everyone)
+    notices = (*skipped, *decided_by_first(lambda: check_space(folder.path, shape, config.checkpoint), groups.everyone))
+    if rank == placement.drafters[0]:
+        _tell_start(folder, cursor, skipped, world, checkpoint)
     plan = BatchPlan(
         data.train.length_D,
         config.data.token_budget,
@@ -107,9 +136,11 @@ def build_context(config: RunConfig, placement: Placement, rank: int, argv: Sequ
             shape.block_size,
             shape.label_mode,
         ),
-        course=Course(plan, config.training.epochs, config.training.max_steps, cursor),
+        course=Course(plan, config.training.epochs, config.training.max_steps, cursor, schedule),
         checkpoint=checkpoint,
-        notices=tuple(skipped),
+        notices=notices,
+        stop=stop,
+        lock=locks[0] if locks else None,
     )
 
 
@@ -123,10 +154,15 @@ def load_tokenizer(config: RunConfig) -> PreTrainedTokenizerBase:
     return AutoTokenizer.from_pretrained(name, trust_remote_code=config.target.trust_remote_code)
 
 
-def state_of(cursor: Cursor, config: RunConfig, updates: int) -> dict[str, object]:
-    """What a checkpoint keeps beside tensors."""
+def state_of(cursor: Cursor, course: Course, config: RunConfig, updates: int) -> dict[str, object]:
+    """What a checkpoint keeps beside tensors.
+
+    There is no random state: every draw is keyed by seed, epoch and document. No pack is in flight across a step's end: a
+    step is all of its packs.
+    """
     return {
-        "cursor": {"step": cursor.step, "epoch": cursor.epoch, "pack": cursor.pack},
+        "cursor": asdict(cursor),
+        "schedule": asdict(course.schedule_point(cursor.step)),
         "updates": updates,
         "fingerprint": _fingerprint(config),
     }
@@ -148,14 +184,25 @@ def _check_mask_unused(mask_token_id: int, data: DataSplits) -> None:
         )
 
 
-def _read_cursor(checkpoint: CheckpointFolder, config: RunConfig) -> Cursor:
+def _tell_start(
+    folder: RunFolder, cursor: Cursor, skipped: Sequence[str], world: str, checkpoint: CheckpointFolder | None
+) -> None:
+    for line in skipped:
+        append_fault(folder.faults, "damaged checkpoint", cursor.step, line)
+    if checkpoint is None:
+        append_fault(folder.faults, "started", 0, f"new run on {world}")
+    else:
+        append_fault(folder.faults, "resumed", cursor.step, f"went on from {checkpoint.path.name} on {world}")
+
+
+def _read_state(checkpoint: CheckpointFolder, config: RunConfig) -> tuple[Cursor, SchedulePoint]:
     state = checkpoint.state()
     if state["fingerprint"] != _fingerprint(config):
         raise ValueError(
             f"{checkpoint.path}: expected a checkpoint of this configuration's data, drafter, anchors and seed, got "
             "another; choose another training.run_folder or restore the settings"
         )
-    return Cursor(**state["cursor"])
+    return Cursor(**state["cursor"]), SchedulePoint(**state["schedule"])
 
 
 def _fingerprint(config: RunConfig) -> str:

@@ -52,8 +52,20 @@ class RunFolder:
         return self.path / "ranks"
 
     @property
-    def data(self) -> Path:
-        return self.path / "data"
+    def faults(self) -> Path:
+        return self.path / "faults.jsonl"
+
+    @property
+    def heartbeat(self) -> Path:
+        return self.path / "heartbeat.json"
+
+    @property
+    def lock(self) -> Path:
+        return self.path / ".lock"
+
+    def log_of(self, rank: int) -> Path:
+        """Where a rank writes what happens to it."""
+        return self.path / "logs" / f"rank-{rank}.log"
 
     def describe(self, argv: Sequence[str], settings: dict[str, Any], world: str) -> None:
         """Write ``run.json``: argv, the whole configuration, the world, versions and commit."""

@@ -21,7 +21,10 @@ class FeatureSink(Protocol):
 
 
 def run_target(feed: PackFeed, sink: FeatureSink, after_step: Callable[[Cursor], bool]) -> None:
-    """Serve every step that is left, until ``after_step`` returns True."""
+    """Serve every step that is left, until ``after_step`` returns True.
+
+    A target rank keeps nothing that lasts: when the drafter ranks stop early, it is ended from outside (see ``Lookout``).
+    """
     for step, layouts in feed.steps():
         for layout in layouts:
             sink.send(layout)

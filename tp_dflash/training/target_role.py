@@ -20,6 +20,7 @@ from tp_dflash.training.target_loop import run_target
 
 def load_target(context: RunContext) -> Target:
     """The tapped target on this rank's device; ValueError if its logits are not head @ hidden."""
+    context.phase.enter("loading")
     target = Target.load(context.config.target, context.facts, context.shape.target_layer_ids, context.device)
     check_target(target)
     return target
@@ -63,14 +64,17 @@ class TargetRole:
     ) -> None:
         self.sender.__exit__(kind, error, trace)
 
-    def run(self, between_steps: BetweenSteps) -> None:
-        """Every step that is left."""
+    def run(self, between_steps: BetweenSteps) -> bool:
+        """Every step that is left. When the drafter ranks stop early this rank is ended by its lookout; True otherwise."""
+        self.context.phase.enter("features")
 
         def after_step(cursor: Cursor) -> bool:
             self._beat(cursor)
+            self.context.phase.enter("features", cursor.step)
             return between_steps(cursor)
 
         run_target(self.feed, self.sender, after_step)
+        return True
 
     def _beat(self, cursor: Cursor) -> None:
         context = self.context

@@ -1,0 +1,57 @@
+"""What went wrong, or was survived, in the life of a run: one JSON line each, over all its starts.
+
+In: facts found by the first drafter rank or told to it. Out: ``faults.jsonl`` in the run's folder, which the report reads.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+Kind = Literal[
+    "started",
+    "resumed",
+    "damaged checkpoint",
+    "save failed",
+    "step skipped",
+    "documents dropped",
+    "stopped",
+    "finished",
+]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something to tell. step: optimizer steps done then; details: numbers and names, ready for JSON."""
+
+    kind: Kind
+    step: int
+    text: str
+    details: dict[str, Any]
+    written_at: float = 0.0
+
+
+def append_fault(path: Path, kind: Kind, step: int, text: str, **details: Any) -> None:
+    """Add a line; a full disk must not end the run that reports it."""
+    line = json.dumps(asdict(Fault(kind, step, text, details, time.time())))
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+    except OSError:
+        return
+
+
+def read_faults(path: Path) -> list[Fault]:
+    """All lines so far, oldest first; a line that was cut by a full disk is left out."""
+    if not path.is_file():
+        return []
+    found = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            found.append(Fault(**json.loads(line)))
+        except (ValueError, TypeError):
+            continue
+    return found

@@ -1,0 +1,28 @@
+"""A rank's own log: what happened to it, with the time, in a file of its own in the run's folder."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+
+class RankLog:
+    """Appends lines; opens the file for each, so that nothing is lost when the process ends at once."""
+
+    def __init__(self, path: Path, label: str) -> None:
+        self.path = path
+        self.label = label
+
+    def say(self, text: str) -> None:
+        """One entry. A folder that cannot be written is no reason to end a run."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} [{self.label}] {text}\n")
+        except OSError:
+            return
+
+    def warn(self, text: str) -> None:
+        """An entry that is also shown."""
+        print(f"[{self.label}] {text}", flush=True)
+        self.say(text)
