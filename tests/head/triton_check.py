@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import torch
 
@@ -49,7 +50,7 @@ def check_passes(width: int, start: int, dtype: torch.dtype, gradient_dtype: tor
     got = kernels.statistics(logits)
     if width:
         torch.testing.assert_close(got, statistics, **tolerance)
-    other = plain.statistics(chunk(40, 5000, torch.float32))
+    other = plain.statistics(replace(chunk(40, 5000, torch.float32), labels_C=logits.labels_C))
     gathered = torch.stack([got, other])
     merged = plain.merge(gathered)
     torch.testing.assert_close(kernels.merge(gathered), merged, **tolerance)

@@ -36,8 +36,6 @@ from tp_dflash.head.vocab_range import VocabRange
 
 # Rows of a logits buffer start at multiples of so many elements, which keeps every row aligned for wide loads.
 _ROW_ALIGNMENT = 64
-# Rows of so many chunks are gathered at once.
-_CHUNKS_PER_HAUL = 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,8 +119,9 @@ class ChunkLoop:
             self._fetch(0)
             self._project(0)
             self._statistics(0)
-        if follows and (i + 1) % _CHUNKS_PER_HAUL == 0:
-            # Before this chunk's exchange: collectives of a group run in the order of their calls.
+        if follows:
+            # Together with this chunk's exchange, so that the ranks wait for each other once a chunk; and before it,
+            # since collectives of a group run in the order of their calls.
             self._fetch(i + 1)
         self._gradient(i)
         formed = self._mark_passes()
@@ -136,50 +135,34 @@ class ChunkLoop:
         if follows:
             self._statistics(i + 1)
 
-    def _project(self, i: int) -> None:
-        with leave_room(self.lanes.reserved if i else 0):
-            self._project_drafter(i)
-            self._project_teacher(i)
-
     def _mark_passes(self) -> Mark:
         with self.lanes.on_passes():
             return self.lanes.mark()
 
     def _fetch(self, i: int) -> None:
-        """Gather the drafter rows of the chunks from i on and the teacher rows that they are the first to need.
-
-        Several chunks at once, and in line with the products: a collective beside a product that fills the device would
-        hold some of its multiprocessors while it waits for the other ranks.
-        """
-        last = min(i + _CHUNKS_PER_HAUL, len(self.chunks)) - 1
-        (start, stop), (first, end) = (
-            (self.chunks[i][0], self.chunks[last][1]),
-            (self.pieces[i][0], self.pieces[last][1]),
-        )
+        """Gather chunk i's drafter rows and the teacher rows that it is the first to need."""
+        (start, stop), (first, end) = self.chunks[i], self.pieces[i]
         call = self.call
         if call.order is None:
-            own_hD = call.hidden_ND.new_zeros((stop - start, call.hidden_ND.shape[1]))
-            own_gD = call.teacher_hidden_UD.new_zeros((end - first, call.teacher_hidden_UD.shape[1]))
+            own_cD = call.hidden_ND.new_zeros((stop - start, call.hidden_ND.shape[1]))
+            own_pD = call.teacher_hidden_UD.new_zeros((end - first, call.teacher_hidden_UD.shape[1]))
         else:
-            index_h = call.order.row_n[start:stop]
+            index_c = call.order.row_n[start:stop]
             # What a row of weight 0 holds is nobody's business: a NaN in it must not reach a product.
-            own_hD = torch.where(call.active_N[index_h, None], call.hidden_ND[index_h], 0.0)
-            own_gD = call.teacher_hidden_UD[call.order.teacher_row_u[first:end]]
-        self.haul_start, self.haul_first = start, first
-        self.haul_RhD = self.exchange.gather_rows(own_hD).unflatten(0, (self.num_ranks, stop - start))
-        self.haul_RgD = self.exchange.gather_rows(own_gD).unflatten(0, (self.num_ranks, end - first))
+            own_cD = torch.where(call.active_N[index_c, None], call.hidden_ND[index_c], 0.0)
+            own_pD = call.teacher_hidden_UD[call.order.teacher_row_u[first:end]]
+        self.fetched_CD, self.fetched_PD = self.exchange.gather_rows(own_cD), self.exchange.gather_rows(own_pD)
 
-    def _project_drafter(self, i: int) -> None:
-        start, stop = (bound - self.haul_start for bound in self.chunks[i])
-        rows_CD = self.rows[i % 2] = self.haul_RhD[:, start:stop].flatten(0, 1)
-        project(rows_CD, self.call.drafter_vD, self._drafter_logits(i))
-
-    def _project_teacher(self, i: int) -> None:
-        first, end = (bound - self.haul_first for bound in self.pieces[i])
-        rows_PD = self.haul_RgD[:, first:end].flatten(0, 1)
+    def _project(self, i: int) -> None:
+        """Form the logits of chunk i from the rows that were fetched."""
+        rows_PD = self.fetched_PD
         base = (i % self.plan.num_regions) * self.plan.region_rows * self.num_ranks
         out_Pv = self.teacher_logits[base : base + rows_PD.shape[0], : self.call.vocab.size]
-        project(rows_PD, self.call.teacher_vD, out_Pv)
+        with leave_room(self.lanes.reserved if i else 0):
+            project(self.fetched_CD, self.call.drafter_vD, self._drafter_logits(i))
+            project(rows_PD, self.call.teacher_vD, out_Pv)
+        if self.call.wants_weight:
+            self.rows[i % 2] = self.fetched_CD
 
     def _drafter_logits(self, i: int) -> Tensor:
         start, stop = self.chunks[i]

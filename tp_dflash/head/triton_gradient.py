@@ -111,11 +111,10 @@ def _measure(z, log2q, log2p, q, p, columns, label_logit, below_label, label, at
 
 
 @triton.jit
-def _gradient(log2q, log2p, q, p, columns, label, a, b, e, r, j, s, h, mean_force,
+def _gradient(log2q, log2p, q, p, a, b, r, j, s, h, mean_force,
               WITH_FORCE: tl.constexpr, WITH_JS: tl.constexpr):  # fmt: skip
-    """g of ``row_coefficients`` for one block; q_y - 1 is formed here, before any rounding."""
+    """g of ``row_coefficients`` but for the label's own term."""
     grad = a * q - b * p
-    grad = tl.where(columns == label, grad - e, grad)
     if WITH_FORCE:
         logq = log2q * _LN_2
         force = r * (log2q - log2p) * _LN_2 - s * _pull(q, p) - h * logq
@@ -177,13 +176,11 @@ def gradient_kernel(
             q = tl.exp2(log2q)
             p = tl.exp2(log2p)
             kl, alpha, entropy, before_label, before_teacher = _measure(
-                z, log2q, log2p, q, p, columns, label_logit, below_label, label, at_argmax, below_argmax, teacher_argmax,
-                kl, alpha, entropy, before_label, before_teacher,
+                z, log2q, log2p, q, p, columns, label_logit, below_label, label, at_argmax, below_argmax,
+                teacher_argmax, kl, alpha, entropy, before_label, before_teacher,
             )  # fmt: skip
             if WITH_GRADIENT:
-                grad = _gradient(
-                    log2q, log2p, q, p, columns, label, a, b, e, r, j, s, h, mean_force, WITH_FORCE, WITH_JS
-                )
+                grad = _gradient(log2q, log2p, q, p, a, b, r, j, s, h, mean_force, WITH_FORCE, WITH_JS)
                 tl.debug_barrier()
                 tl.store(grad_row + columns, grad.to(grad_ptr.dtype.element_ty))
         if whole < width:
@@ -194,15 +191,26 @@ def gradient_kernel(
             q = tl.exp2(log2q)
             p = tl.exp2(log2p)
             kl, alpha, entropy, before_label, before_teacher = _measure(
-                z, log2q, log2p, q, p, columns, label_logit, below_label, label, at_argmax, below_argmax, teacher_argmax,
-                kl, alpha, entropy, before_label, before_teacher,
+                z, log2q, log2p, q, p, columns, label_logit, below_label, label, at_argmax, below_argmax,
+                teacher_argmax, kl, alpha, entropy, before_label, before_teacher,
             )  # fmt: skip
             if WITH_GRADIENT:
-                grad = _gradient(
-                    log2q, log2p, q, p, columns, label, a, b, e, r, j, s, h, mean_force, WITH_FORCE, WITH_JS
-                )
+                grad = _gradient(log2q, log2p, q, p, a, b, r, j, s, h, mean_force, WITH_FORCE, WITH_JS)
                 tl.debug_barrier()
                 tl.store(grad_row + columns, grad.to(grad_ptr.dtype.element_ty), mask=columns < padded)
+        if WITH_GRADIENT:  # noqa: SIM102 - the first is decided when the kernel is compiled
+            if (label >= 0) & (label < width):
+                # The label's element once more, q_y - 1 formed before any rounding, over what the loop has stored.
+                t = tl.load(t_row + label).to(tl.float32)
+                if TEMPERED:
+                    t *= inverse_temperature
+                log2q = label_logit * _LOG2_E - lse2
+                log2p = t * _LOG2_E - teacher_lse2
+                grad = _gradient(
+                    log2q, log2p, tl.exp2(log2q), tl.exp2(log2p), a, b, r, j, s, h, mean_force, WITH_FORCE, WITH_JS
+                )
+                tl.debug_barrier()
+                tl.store(grad_row + label, (grad - e).to(grad_ptr.dtype.element_ty))
         measured = measured_ptr + row * MEASURED_WIDTH
         tl.store(measured + 0, tl.sum(kl, axis=0) * _LN_2)
         tl.store(measured + 1, tl.sum(alpha, axis=0))
