@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from tests.target.models import VOCAB, load_target, make_model, save_model
+from tp_dflash.blocks import AnchorCaps, BlockGeometry, BlockLayout, Document, Pack
 from tp_dflash.config.drafter import DrafterConfig
 from tp_dflash.config.target import TargetConfig
 from tp_dflash.drafter import Drafter, DrafterShape
@@ -49,6 +50,41 @@ def make_drafter(target: Target, block_size: int = 6, **changes: Any) -> Drafter
     } | changes
     drafter = Drafter(DrafterShape.of(DrafterConfig(**settings), target.facts))
     drafter.initialise(seed=5, std=0.3)
+    return drafter
+
+
+def answered_documents(prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]]) -> list[Document]:
+    """Prompts with their answers, only the answers supervised."""
+    return [
+        Document(
+            index,
+            torch.tensor([*prompt, *answer]),
+            torch.arange(len(prompt) + len(answer)) >= len(prompt),
+        )
+        for index, (prompt, answer) in enumerate(zip(prompts, answers, strict=True))
+    ]
+
+
+def trained_drafter(
+    target: Target, head_VD: Tensor, documents: Sequence[Document], steps: int = 60, **changes: Any
+) -> Drafter:
+    """A drafter that half knows these documents: a few steps of plain cross-entropy on all their blocks."""
+    drafter = make_drafter(target, **changes)
+    shape = drafter.shape
+    pack = Pack(0, 0, tuple(documents))
+    layout = BlockLayout.build(pack, AnchorCaps(pack.num_tokens), 0, shape.block_size, shape.label_mode)
+    features = target.features(layout)
+    geometry = BlockGeometry.build(
+        pack.document_index_T, pack.position_T, layout.anchor_document_A, layout.anchor_position_A, shape.block_size
+    )
+    mask_D = target.embed(torch.tensor([shape.mask_token_id]))[0].clone()
+    optimizer = torch.optim.Adam(drafter.parameters(), lr=3e-3)
+    for _ in range(steps):
+        hidden_ND = drafter(features.features_TF, features.anchor_embeddings_AD, mask_D, geometry)
+        logits_NV = hidden_ND[layout.valid_N] @ head_VD.T
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(logits_NV, layout.labels_N[layout.valid_N]).backward()
+        optimizer.step()
     return drafter
 
 

@@ -14,12 +14,19 @@ import torch.distributed as dist
 from rich.console import Console
 from torch import Tensor
 
-from tests.evaluation.models import make_drafter, make_prompts, open_target, save_target
+from tests.evaluation.models import answered_documents, make_drafter, make_prompts, open_target, save_target
 from tests.ranks import run_ranks
 from tp_dflash.config.evaluation import EvaluationConfig
 from tp_dflash.config.target import TargetConfig
 from tp_dflash.drafter import Drafter
-from tp_dflash.evaluation import EvaluationReport, PromptSet, draw_report, evaluate_drafter, report_table
+from tp_dflash.evaluation import (
+    EvaluationReport,
+    PromptSet,
+    draw_report,
+    evaluate_drafter,
+    offline_acceptance,
+    report_table,
+)
 from tp_dflash.target import Target
 
 SETS = (PromptSet("seven", tuple(map(tuple, make_prompts(7)))), PromptSet("one", ((5, 6, 7),)))
@@ -93,12 +100,19 @@ def _close(value: Any) -> Any:
 
 def test_ranks_cannot_show() -> None:
     """Case 23: sums and counts travel, so two ranks, one of which has no prompt of the second set, change nothing."""
-    expected = _close(_timeless(_evaluate(temperature=0.8)))
+    expected = _close(_timeless(_evaluate(temperature=0.8))), _close(_offline())
     assert run_ranks(_on_rank, 2, _saved().model_dump_json(), timeout=180) == [expected] * 2
 
 
-def _on_rank(rank: int, saved: str) -> dict[str, Any]:
-    return _timeless(_evaluate(group=dist.group.WORLD, saved=saved, temperature=0.8))
+def _on_rank(rank: int, saved: str) -> tuple[dict[str, Any], dict[str, float]]:
+    report = _evaluate(group=dist.group.WORLD, saved=saved, temperature=0.8)
+    return _timeless(report), _offline(dist.group.WORLD, saved)
+
+
+def _offline(group: Any = None, saved: str = "") -> dict[str, float]:
+    target, head_VD, drafter = _opened(saved) if saved else _world()
+    documents = answered_documents(make_prompts(3), make_prompts(3, seed=1))
+    return offline_acceptance(drafter, target, head_VD, documents, (4,), group=group).figures()
 
 
 def test_other_seeds_draw_other_answers() -> None:

@@ -9,6 +9,7 @@ from tp_dflash.evaluation.draft_session import DraftHead
 from tp_dflash.evaluation.draft_tree import DraftTree
 from tp_dflash.evaluation.evaluate import evaluate_drafter
 from tp_dflash.evaluation.forward_cost import ForwardCost
+from tp_dflash.evaluation.offline_acceptance import OfflineAcceptance, offline_acceptance
 from tp_dflash.evaluation.picture import draw_report
 from tp_dflash.evaluation.progress import progress_bars
 from tp_dflash.evaluation.prompts import PromptSet, read_prompt_set
@@ -24,11 +25,13 @@ __all__ = [
     "DraftTree",
     "EvaluationReport",
     "ForwardCost",
+    "OfflineAcceptance",
     "PromptSet",
     "PromptSetReport",
     "StreakTally",
     "draw_report",
     "evaluate_drafter",
+    "offline_acceptance",
     "prefix_threshold",
     "progress_bars",
     "read_prompt_set",

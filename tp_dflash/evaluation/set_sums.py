@@ -47,14 +47,8 @@ class SetSums:
 
     def over(self, group: ProcessGroup | None) -> SetSums:
         """The sums of all ranks of the group, equal on each; without a group, these."""
-        if group is None:
-            return self
-        on_gpu = dist.get_backend(group) == "nccl"
-        device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
         numbers = self._numbers()
-        vector = torch.tensor([*self.tally.blocks_by_streak, *numbers.values()], dtype=torch.float64, device=device)
-        dist.all_reduce(vector, group=group)
-        values = vector.tolist()
+        values = all_reduced([*self.tally.blocks_by_streak, *numbers.values()], group)
         num_streaks = len(self.tally.blocks_by_streak)
         tally = StreakTally(tuple(round(value) for value in values[:num_streaks]))
         return SetSums(tally, **dict(zip(numbers, values[num_streaks:], strict=True)))
@@ -81,3 +75,17 @@ class SetSums:
 def num_tokens(answers: Sequence[Answer]) -> int:
     """Generated tokens without each answer's first."""
     return sum(len(answer.tokens) - 1 for answer in answers)
+
+
+def all_reduced(values: Sequence[float], group: ProcessGroup | None) -> list[float]:
+    """The sum of each number over the group's ranks, fp64, equal on all; without a group, the numbers themselves.
+
+    All-reduce of one small vector, on the group's own device; it is read only afterwards and has no adjoint.
+    """
+    if group is None:
+        return list(values)
+    on_gpu = dist.get_backend(group) == "nccl"
+    device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
+    vector = torch.tensor(values, dtype=torch.float64, device=device)
+    dist.all_reduce(vector, group=group)
+    return vector.tolist()
