@@ -8,6 +8,7 @@ from tp_dflash.config.objective import Objective
 from tp_dflash.head.head_loss import HeadLoss
 from tp_dflash.head.head_shard import HeadShard
 from tp_dflash.head.oracle import OracleLoss, dense_head_loss
+from tp_dflash.head.reduced_vocab import ReducedVocab
 from tp_dflash.head.row_statistics import RowStatistics
 from tp_dflash.head.sharded_loss import sharded_head_loss
 from tp_dflash.head.vocab_range import VocabRange
@@ -17,6 +18,7 @@ __all__ = [
     "HeadShard",
     "Objective",
     "OracleLoss",
+    "ReducedVocab",
     "RowStatistics",
     "VocabRange",
     "dense_head_loss",
