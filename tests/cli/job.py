@@ -27,7 +27,10 @@ _context.set_forkserver_preload(["torch", "tests.whole_runs", "tp_dflash.trainin
 class Job:
     """A running job of ``world`` ranks on ``nodes`` nodes."""
 
-    def __init__(self, config: Path, world: int, extra: Sequence[str] = (), nodes: int = 1) -> None:
+    def __init__(
+        self, config: Path, world: int, extra: Sequence[str] = (), nodes: int = 1, fault: str | None = None
+    ) -> None:
+        """fault: see ``made_faults``; arranged on every rank."""
         self.folder = config.parent
         self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self.outputs = [self.folder / f"{config.stem}-{time.monotonic_ns()}-{rank}.out" for rank in range(world)]
@@ -35,7 +38,13 @@ class Job:
         self.ranks = [
             _context.Process(
                 target=_rank_main,
-                args=(_environment(rank, world, per_node, self.store.port), config, list(extra), self.outputs[rank]),
+                args=(
+                    _environment(rank, world, per_node, self.store.port),
+                    config,
+                    list(extra),
+                    self.outputs[rank],
+                    fault,
+                ),
             )
             for rank in range(world)
         ]
@@ -112,9 +121,10 @@ def _environment(rank: int, world: int, per_node: int, port: int) -> dict[str, s
     }
 
 
-def _rank_main(environment: dict[str, str], config: Path, extra: list[str], output: Path) -> None:
+def _rank_main(environment: dict[str, str], config: Path, extra: list[str], output: Path, fault: str | None) -> None:
     import torch
 
+    from tests.cli.made_faults import arrange
     from tp_dflash.cli import main
 
     torch.set_num_threads(1)
@@ -124,4 +134,6 @@ def _rank_main(environment: dict[str, str], config: Path, extra: list[str], outp
     os.dup2(descriptor, 2)
     sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False)
     sys.argv = ["tp-dflash", "train", str(config), *extra]
+    if fault is not None:
+        arrange(fault, int(environment["RANK"]))
     main()

@@ -24,6 +24,7 @@ def train(
     max_time: Annotated[
         str | None, typer.Option(help='Stop, save and exit 0 after so long, such as "4h"; start again to go on.')
     ] = None,
+    force: Annotated[bool, typer.Option(help="Start although the memory plan says that it does not fit.")] = False,
 ) -> None:
     """Train a drafter, evaluate it, export it; goes on from the newest checkpoint of its run folder.
 
@@ -35,8 +36,15 @@ def train(
     placement = Placement.resolve(run_config.placement, world.world_size, world.local_world_size)
     labels = tuple(f"rank {place.rank}, {place.role}, node {place.node}, GPU {place.gpu}" for place in placement.places)
     with leaving_at_once(labels[world.rank]) as leaving:
-        from tp_dflash.parallel import Lookout, Neighbourhood, StopRequests, silence_of
+        import torch.distributed as dist
+
+        from tp_dflash.parallel import Lookout, Neighbourhood, StopRequests, check_machines, silence_of
+        from tp_dflash.training.rank_log import RankLog
         from tp_dflash.training.run import run_training
+        from tp_dflash.training.run_folder import RunFolder
+
+        folder = RunFolder(Path(run_config.training.run_folder))
+        leaving.record = RankLog(folder.log_of(world.rank), labels[world.rank]).say
 
         timeout = run_config.training.timeout_seconds
         with joined(world, timeout) as store:
@@ -50,7 +58,9 @@ def train(
             lookout = leaving.lookout = Lookout(store, place)
             stop = StopRequests(lookout, world.rank == placement.drafters[0], limit_seconds)
             with calling_on_signals(stop.request, labels[world.rank]):
-                if not run_training(run_config, placement, world.rank, sys.argv, stop):
+                assert dist.group.WORLD is not None
+                check_machines(placement.places[world.rank], folder.path, dist.group.WORLD)
+                if not run_training(run_config, placement, world.rank, sys.argv, stop, force):
                     stop.end()
                 lookout.finish()
 

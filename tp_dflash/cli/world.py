@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -73,16 +73,18 @@ def joined(world: World, timeout_seconds: float) -> Iterator[Store]:
 
 
 class Leaving:
-    """How a rank ends when something fails; ``lookout`` is known once the world is joined."""
+    """How a rank ends when something fails. lookout, record (a line for the rank's own log): set once they are known."""
 
     def __init__(self, label: str) -> None:
         self.label = label
         self.lookout: Lookout | None = None
+        self.record: Callable[[str], None] = lambda _: None
 
     def fail(self, error: BaseException) -> None:
         """Show what failed, the first failing rank's words first, and end the process with code 1 (130: interrupted)."""
         sys.stdout.flush()
         text = traceback.format_exc()
+        self.record(f"failed:\n{text}")
         if self.lookout is not None:
             text = self._in_turn(error, self.lookout, text)
         os.write(2, f"\n[{self.label}] failed:\n{text}".encode())
@@ -98,11 +100,12 @@ class Leaving:
                 time.sleep(0.1)
             if lookout.claim_failure(f"{type(error).__name__}: {error}"):
                 return text
-            first = (lookout.failure() or "another rank").splitlines()[0]
+            first = lookout.failure() or "another rank"
         except RuntimeError:  # the store is gone: nobody can be asked
             return text
         time.sleep(1.0)
-        return f"{type(error).__name__}, after this failed first: {first}\n"
+        own = f"{type(error).__name__}: {error}"
+        return f"{own.splitlines()[0]}\n  this failed first: {first}\n"
 
 
 def _is_consequence(error: BaseException) -> bool:

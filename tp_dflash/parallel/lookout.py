@@ -19,6 +19,7 @@ from torch.distributed import Store
 from tp_dflash.parallel.own_process import is_alive, process_key
 
 _POLL_SECONDS = 0.5
+_MOST_CHARACTERS = 2000
 _FAILED, _ENDED, _STOP = "failed", "ended", "stop"
 
 
@@ -71,7 +72,7 @@ class Lookout:
 
     def claim_failure(self, text: str) -> bool:
         """Tell all ranks that this one fails; True if it is the first to say so."""
-        mine = f"{self.label}\n{text}"
+        mine = f"{self.label}: {' '.join(text.split())[:_MOST_CHARACTERS]}"
         with self._lock:
             return self._store.compare_set(_FAILED, "", mine).decode() == mine
 
@@ -123,7 +124,7 @@ class Lookout:
         if failure is not None:
             # The rank that failed first is given the time to show its traceback first.
             time.sleep(_POLL_SECONDS)
-            self._go(1, f"leaves, because this failed first: {failure.splitlines()[0]}")
+            self._go(1, f"leaves, because this failed first: {failure}")
         if self.ended():
             with self._lock:
                 self._store.set(f"left/{self.place.rank}", "1")

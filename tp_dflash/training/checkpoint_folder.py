@@ -75,13 +75,21 @@ def seal(root: Path, step: int, state: dict[str, Any]) -> CheckpointFolder:
 
 
 def newest_complete(root: Path) -> tuple[CheckpointFolder | None, list[str]]:
-    """The newest checkpoint whose files are all there and unchanged, and a line for each damaged one passed over."""
+    """The newest checkpoint whose files are all there and unchanged, and a line for each damaged one passed over.
+
+    ValueError where there are checkpoints and all are damaged: to start from step 0 unasked would throw a run away.
+    """
     skipped: list[str] = []
     for path in _candidates(root):
         fault = find_fault(path)
         if fault is None:
             return CheckpointFolder(path, _step_of(path)), skipped
         skipped.append(f"{path}: {fault}; passed over")
+    if any((path / STATE).exists() for path in _candidates(root)):
+        raise ValueError(
+            f"{root}: expected a complete checkpoint, but none of the checkpoints is complete: {' '.join(skipped)}. Bring one "
+            "back, or move the folder away to start from step 0"
+        )
     return None, skipped
 
 

@@ -23,7 +23,7 @@ from tp_dflash.training.course import Cursor
 from tp_dflash.training.drafter_role import DrafterRole
 from tp_dflash.training.fault_log import append_fault
 from tp_dflash.training.head_only_role import HeadOnlyRole
-from tp_dflash.training.memory_trouble import explain
+from tp_dflash.training.memory_trouble import check_memory, explain
 from tp_dflash.training.publish import published_drafter
 from tp_dflash.training.reporter import Reporter
 from tp_dflash.training.run_context import RunContext, build_context
@@ -35,13 +35,22 @@ Role = DrafterRole | HeadOnlyRole | TargetRole
 
 
 def run_training(
-    config: RunConfig, placement: Placement, rank: int, argv: Sequence[str], stop: StopRequests | None = None
+    config: RunConfig,
+    placement: Placement,
+    rank: int,
+    argv: Sequence[str],
+    stop: StopRequests | None = None,
+    force: bool = False,
 ) -> bool:
     """Train to the end of the course; to be called by every rank of an initialised default process group.
 
-    stop: who asks the run to stop. False where it stopped early, saved, and was not evaluated.
+    stop: who asks the run to stop. force: start although the memory plan says no. False where it stopped early, saved, and
+    was not evaluated.
     """
     context = build_context(config, placement, rank, argv, stop)
+    if context.device.type == "cuda" and not force:
+        gpu_bytes = torch.cuda.get_device_properties(context.device).total_memory
+        check_memory(config, placement, gpu_bytes)
     context.log.say(f"starts at step {context.course.cursor.step} of {context.course.total_steps}")
     try:
         return _train(context)
