@@ -29,6 +29,7 @@ from tp_dflash.evaluation import (
 )
 from tp_dflash.target import Target
 
+DOCUMENTS = answered_documents(make_prompts(3), make_prompts(3, seed=1))
 SETS = (PromptSet("seven", tuple(map(tuple, make_prompts(7)))), PromptSet("one", ((5, 6, 7),)))
 
 
@@ -47,10 +48,12 @@ def _world() -> tuple[Target, Tensor, Drafter]:
     return _opened(_saved().model_dump_json())
 
 
-def _evaluate(group: Any = None, progress: Any = None, saved: str = "", **settings: Any) -> EvaluationReport:
+def _evaluate(
+    group: Any = None, progress: Any = None, saved: str = "", documents: Any = (), **settings: Any
+) -> EvaluationReport:
     target, head_VD, drafter = _opened(saved) if saved else _world()
     config = EvaluationConfig(**({"max_new_tokens": 12, "baseline_prompts": 3} | settings))
-    return evaluate_drafter(drafter, target, head_VD, SETS, config, group=group, progress=progress)
+    return evaluate_drafter(drafter, target, head_VD, SETS, config, documents=documents, group=group, progress=progress)
 
 
 def _timeless(report: EvaluationReport) -> dict[str, Any]:
@@ -100,19 +103,25 @@ def _close(value: Any) -> Any:
 
 def test_ranks_cannot_show() -> None:
     """Case 23: sums and counts travel, so two ranks, one of which has no prompt of the second set, change nothing."""
-    expected = _close(_timeless(_evaluate(temperature=0.8))), _close(_offline())
+    expected = _close(_timeless(_evaluate(temperature=0.8, documents=DOCUMENTS)))
     assert run_ranks(_on_rank, 2, _saved().model_dump_json(), timeout=180) == [expected] * 2
 
 
-def _on_rank(rank: int, saved: str) -> tuple[dict[str, Any], dict[str, float]]:
-    report = _evaluate(group=dist.group.WORLD, saved=saved, temperature=0.8)
-    return _timeless(report), _offline(dist.group.WORLD, saved)
+def _on_rank(rank: int, saved: str) -> dict[str, Any]:
+    return _timeless(_evaluate(group=dist.group.WORLD, saved=saved, temperature=0.8, documents=DOCUMENTS))
 
 
-def _offline(group: Any = None, saved: str = "") -> dict[str, float]:
-    target, head_VD, drafter = _opened(saved) if saved else _world()
-    documents = answered_documents(make_prompts(3), make_prompts(3, seed=1))
-    return offline_acceptance(drafter, target, head_VD, documents, (4,), group=group).figures()
+def test_documents_are_judged_as_they_stand() -> None:
+    target, head_VD, drafter = _world()
+    expected = offline_acceptance(drafter, target, head_VD, DOCUMENTS, (4,)).lengths()
+    report = _evaluate(documents=DOCUMENTS, offline_tree_budgets=[4])
+    assert report.offline == expected
+    assert report.figures()["offline/tree_4"] == expected["tree_4"]
+    assert report.to_json()["offline"] == expected
+    assert report_table(report).caption == (
+        f"acceptance length on documents as they stand: chain {expected['chain']:.2f}, tree of 4 {expected['tree_4']:.2f}"
+    )
+    assert _evaluate().offline == {}
 
 
 def test_other_seeds_draw_other_answers() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -44,6 +44,15 @@ class EvaluationConfig(Section):
         "greedy, to compare the outputs. Unset: all.",
     )
     seed: int = Field(0, ge=0, description="Seed of sampling; each prompt draws numbers of its own.")
+    offline_documents: int = Field(
+        0,
+        ge=0,
+        description="How many validation documents are also judged as they stand, without decoding: what the chain and "
+        "trees of offline_tree_budgets would have accepted of them.",
+    )
+    offline_tree_budgets: list[Annotated[int, Field(ge=1, le=1024)]] = Field(
+        [16, 64], description="Nodes of the trees that are judged on validation documents."
+    )
     every_steps: int | None = Field(
         None, ge=1, description="Also evaluate while training, after so many steps; unset: never."
     )

@@ -41,3 +41,12 @@ class RunConfig(Section):
                 f"{self.training.head_chunk_rows}; raise training.head_chunk_rows"
             )
         return self
+
+    @model_validator(mode="after")
+    def _offline_acceptance_needs_documents(self) -> RunConfig:
+        if self.evaluation.offline_documents and not (self.data.validation or self.data.validation_fraction):
+            raise ValueError(
+                f"evaluation.offline_documents: expected validation documents to judge {self.evaluation.offline_documents} of, "
+                "got none; set data.validation or data.validation_fraction"
+            )
+        return self

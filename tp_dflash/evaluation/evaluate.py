@@ -17,11 +17,13 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
+from tp_dflash.blocks import Document
 from tp_dflash.config.evaluation import EvaluationConfig
 from tp_dflash.drafter import Drafter
 from tp_dflash.evaluation.decoding import Acceptance, Decoder, DecodingRules
 from tp_dflash.evaluation.draft_session import DraftHead, DraftSession
 from tp_dflash.evaluation.forward_cost import ForwardCost
+from tp_dflash.evaluation.offline_acceptance import offline_acceptance
 from tp_dflash.evaluation.prompts import PromptSet
 from tp_dflash.evaluation.report import EvaluationReport, PromptSetReport
 from tp_dflash.evaluation.set_sums import SetSums, num_tokens
@@ -42,12 +44,13 @@ def evaluate_drafter(
     prompt_sets: Sequence[PromptSet],
     settings: EvaluationConfig,
     *,
+    documents: Sequence[Document] = (),
     group: ProcessGroup | None = None,
     draft_head: DraftHead | None = None,
     names: tuple[str, str] = ("drafter", "target"),
     progress: Progress | None = None,
 ) -> EvaluationReport:
-    """Decode every prompt speculatively, and the first few of each set plainly too.
+    """Decode every prompt speculatively, the first few of each set plainly too, and judge ``documents`` as they stand.
 
     drafter: an ordinary module, whole on each rank (ranks decode unequal numbers of blocks, so no forward may hold a
     collective), on the target's device. head_VD: the target's whole lm_head there. draft_head: the drafter's own, where it
@@ -65,13 +68,21 @@ def evaluate_drafter(
             cost = measure_cost(decoder, prompt_sets[0].prompts[0], settings.tree_budget)
             decoder.rules = replace(decoder.rules, tree_cost=cost)
         reports, first_key = [], 0
+        offline = (
+            offline_acceptance(
+                drafter, target, head_VD, documents, settings.offline_tree_budgets, group=group
+            ).lengths()
+            if documents
+            else {}
+        )
         for prompts in prompt_sets:
             sums = _decode_set(decoder, prompts, first_key, settings, group, progress).over(group)
             reports.append(PromptSetReport.of(prompts.name, sums, drawn=decoder.rules.draws_drafts))
             first_key += len(prompts.prompts)
     finally:
         drafter.train(was_training)
-    return EvaluationReport(*names, settings.model_dump(mode="json", exclude={"prompts"}), tuple(reports))
+    kept = settings.model_dump(mode="json", exclude={"prompts"})
+    return EvaluationReport(*names, kept, tuple(reports), offline)
 
 
 def _check_fit(

@@ -34,10 +34,10 @@ class OfflineAcceptance:
 
     tallies: Mapping[int, StreakTally]
 
-    def figures(self) -> dict[str, float]:
-        """Curves for a training log: acceptance length of the chain and of each budget."""
+    def lengths(self) -> dict[str, float]:
+        """Acceptance length of the chain (``chain``) and of each budget (``tree_16``)."""
         names = {budget: "chain" if budget == CHAIN else f"tree_{budget}" for budget in self.tallies}
-        return {f"offline/{names[budget]}": tally.acceptance_length for budget, tally in self.tallies.items()}
+        return {names[budget]: tally.acceptance_length for budget, tally in self.tallies.items()}
 
 
 def offline_acceptance(

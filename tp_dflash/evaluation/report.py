@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -84,12 +84,16 @@ class PromptSetReport:
 
 @dataclass(frozen=True)
 class EvaluationReport:
-    """All sets of one evaluation. settings: the evaluation section without its prompt files."""
+    """All sets of one evaluation. settings: the evaluation section without its prompt files.
+
+    offline: acceptance length of the chain and of trees on documents as they stand; empty where none were given.
+    """
 
     drafter: str
     target: str
     settings: Mapping[str, Any]
     sets: tuple[PromptSetReport, ...]
+    offline: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def acceptance_length(self) -> float:
@@ -98,13 +102,13 @@ class EvaluationReport:
         return sum(tallies[1:], tallies[0]).acceptance_length
 
     def figures(self) -> dict[str, float]:
-        """The curves of a training log: acceptance length over all and of each set, and each set's calibration."""
+        """The curves of a training log: acceptance lengths over all, of each set and offline, each set's calibration."""
         curves = {"acceptance_length": self.acceptance_length}
         for each in self.sets:
             curves[f"{each.name}/acceptance_length"] = each.acceptance_length
             if each.calibration is not None:
                 curves[f"{each.name}/calibration"] = each.calibration
-        return curves
+        return curves | {f"offline/{name}": length for name, length in self.offline.items()}
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -113,6 +117,7 @@ class EvaluationReport:
             "settings": dict(self.settings),
             "acceptance_length": self.acceptance_length,
             "sets": [asdict(each) for each in self.sets],
+            "offline": dict(self.offline),
         }
 
     def write(self, path: Path) -> None:

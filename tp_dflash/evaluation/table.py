@@ -18,6 +18,9 @@ def report_table(report: EvaluationReport) -> Table:
         table.add_column(each.name, justify="right", overflow="fold")
     for name in columns[0]:
         table.add_row(name, *(column[name] for column in columns))
+    if report.offline:
+        found = ", ".join(f"{name.replace('_', ' of ')} {length:.2f}" for name, length in report.offline.items())
+        table.caption = f"acceptance length on documents as they stand: {found}"
     return table
 
 

@@ -28,6 +28,9 @@ class RunEvaluation:
         self.target = target
         self.prompt_sets: list[PromptSet] = decided_by_first(self._read_prompts, context.groups.everyone)
 
+        data, limit = context.data.validation, context.config.evaluation.offline_documents
+        self.documents = [data.document(i) for i in range(min(limit, data.num_documents))] if data is not None else []
+
     @property
     def wanted(self) -> bool:
         """Whether there is anything to decode."""
@@ -70,6 +73,7 @@ class RunEvaluation:
             head_VD,
             self.prompt_sets,
             context.config.evaluation,
+            documents=self.documents,
             group=context.groups.targets,
             names=(f"step {step}", facts.name),
             progress=_told if context.rank == context.placement.targets[0] else None,
