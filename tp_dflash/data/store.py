@@ -75,6 +75,13 @@ class TokenStore:
         counts_V = self._token_counts
         return int(counts_V[token_id]) if 0 <= token_id < len(counts_V) else 0
 
+    def token_counts(self, vocab_size: int) -> np.ndarray:
+        """``token_count`` of every id below ``vocab_size``, (V,) int64."""
+        counts_V = np.zeros(vocab_size, dtype=np.int64)
+        seen = self._token_counts[:vocab_size]
+        counts_V[: len(seen)] = seen
+        return counts_V
+
     @cached_property
     def _tokens(self) -> np.ndarray:
         return np.memmap(self.folder / TOKENS_FILE, dtype=self.token_dtype, mode="r")

@@ -4,6 +4,7 @@ In: a drafter's shape and tensors, or a folder. Out: a folder, or a drafter; fin
 training: a run's weights come in as plain tensors.
 """
 
+from tp_dflash.formats.convert import convert_published
 from tp_dflash.formats.detect import layout_of, read_published
 from tp_dflash.formats.draft_vocabulary import DraftVocabulary
 from tp_dflash.formats.published_drafter import DTYPES, PublishedDrafter
@@ -21,6 +22,7 @@ __all__ = [
     "TargetIdentity",
     "TargetMatrices",
     "TrainingRecord",
+    "convert_published",
     "layout_of",
     "read_published",
     "read_speculators",

@@ -11,26 +11,52 @@ from torch.distributed.checkpoint import HuggingFaceStorageReader
 
 from tp_dflash.config.load import parse_config
 from tp_dflash.config.run import RunConfig
+from tp_dflash.data import open_store, store_folder
 from tp_dflash.drafter import DrafterShape, parameter_shapes
-from tp_dflash.formats import DTYPES, PublishedDrafter, TargetMatrices, write_speculators, write_zlab
-from tp_dflash.target import read_target_facts
+from tp_dflash.formats import (
+    DTYPES,
+    DraftVocabulary,
+    PublishedDrafter,
+    TargetMatrices,
+    write_speculators,
+    write_zlab,
+)
+from tp_dflash.target import TargetFacts, read_target_facts
 from tp_dflash.training.checkpoint_folder import CheckpointFolder, find_fault, folder_name, newest_complete
 from tp_dflash.training.publish import published_drafter
+from tp_dflash.training.run_context import load_tokenizer
 from tp_dflash.training.run_folder import RunFolder
 
 
-def export_checkpoint(run: Path, out: Path, *, layout: str, dtype: str, step: int | None = None) -> Path:
-    """Write the drafter of a run's checkpoint (the newest complete one, or that of ``step``); returns the checkpoint."""
+def export_checkpoint(
+    run: Path, out: Path, *, layout: str, dtype: str, step: int | None = None, draft_vocabulary: int | None = None
+) -> Path:
+    """Write the drafter of a run's checkpoint (the newest complete one, or that of ``step``); returns the checkpoint.
+
+    draft_vocabulary: size of a reduced vocabulary, the tokens seen most often in the run's data and the end tokens.
+    """
     if layout not in ("zlab", "speculators") or dtype not in DTYPES:
         raise ValueError(f"expected a layout of zlab or speculators in {', '.join(DTYPES)}, got {layout} in {dtype}")
+    if layout == "zlab" and draft_vocabulary is not None:
+        raise ValueError(
+            "expected a reduced vocabulary in the speculators layout, got zlab, which has no head to reduce"
+        )
     config = read_run_config(run)
     drafter, checkpoint = read_checkpoint(run, config, dtype=dtype, step=step)
     if layout == "zlab":
         write_zlab(out, drafter)
     else:
         facts = read_target_facts(config.target)
-        write_speculators(out, drafter, TargetMatrices.read(config.target, facts, DTYPES[dtype]))
+        vocabulary = None if draft_vocabulary is None else frequent_tokens(config, facts, draft_vocabulary)
+        write_speculators(out, drafter, TargetMatrices.read(config.target, facts, DTYPES[dtype], vocabulary))
     return checkpoint
+
+
+def frequent_tokens(config: RunConfig, facts: TargetFacts, size: int) -> DraftVocabulary:
+    """The vocabulary of ``size`` tokens that a run's prepared data uses most, its end tokens included."""
+    folder = store_folder(config.data, load_tokenizer(config))
+    counts_V = open_store(folder).train.token_counts(facts.vocab_size)
+    return DraftVocabulary.most_frequent(torch.from_numpy(counts_V), size, facts.eos_token_ids)
 
 
 def read_run_config(run: Path) -> RunConfig:
