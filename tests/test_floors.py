@@ -14,7 +14,7 @@ FLOORS = {
     "parallel": 1, "blocks": 1,
     "head": 2, "drafter": 2, "target": 2, "data": 2,
     "streams": 3, "formats": 3,
-    "training": 4, "evaluation": 4, "planner": 4, "bench": 4,
+    "training": 4, "evaluation": 4, "planner": 4, "bench": 4, "report": 4,
     "cli": 5, "__main__": 6,
 }  # fmt: skip
 # Rooms on one floor that may be imported by another of that floor; everything else on one floor is a stranger.
@@ -26,6 +26,7 @@ NEIGHBOURS = {
     ("bench", "planner"),
 }
 FORBIDDEN_PACKAGES = {
+    "report": {"torch", "transformers"},
     "config": {"torch", "transformers"},
     "placement": {"torch", "transformers"},
     "blocks": {"torch.distributed", "transformers"},

@@ -11,10 +11,12 @@ import typer
 
 from tp_dflash.cli.bench_step import bench_step
 from tp_dflash.cli.check import check
+from tp_dflash.cli.doctor import doctor
 from tp_dflash.cli.evaluate import evaluate
 from tp_dflash.cli.export import export
 from tp_dflash.cli.plan import plan
 from tp_dflash.cli.prepare import prepare
+from tp_dflash.cli.report import report
 from tp_dflash.cli.train import train
 from tp_dflash.config.load import ConfigError
 from tp_dflash.placement import PlacementError
@@ -25,7 +27,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (prepare, plan, train, evaluate, export, check):
+for command in (prepare, plan, train, evaluate, export, check, report, doctor):
     app.command()(command)
 bench = typer.Typer(help="Measure parts of training on this machine.", no_args_is_help=True)
 bench.command("step")(bench_step)
