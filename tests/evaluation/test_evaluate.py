@@ -135,7 +135,8 @@ def test_no_baseline_leaves_its_figures_out() -> None:
 
 
 def test_drawn_drafts_say_nothing_of_calibration() -> None:
-    assert _evaluate(temperature=1.0).sets[0].calibration is None
+    drawn = _evaluate(temperature=1.0).sets[0]
+    assert (drawn.calibration, drawn.identical) == (None, None)
     assert _evaluate(temperature=1.0, acceptance="match").sets[0].expected_streak > 0
 
 

@@ -77,7 +77,7 @@ def evaluate_drafter(
         )
         for prompts in prompt_sets:
             sums = _decode_set(decoder, prompts, first_key, settings, group, progress).over(group)
-            reports.append(PromptSetReport.of(prompts.name, sums, drawn=decoder.rules.draws_drafts))
+            reports.append(PromptSetReport.of(prompts.name, sums, decoder.rules))
             first_key += len(prompts.prompts)
     finally:
         drafter.train(was_training)

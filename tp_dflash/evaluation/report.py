@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tp_dflash.evaluation.decoding import DecodingRules
 from tp_dflash.evaluation.set_sums import SetSums
 from tp_dflash.evaluation.streaks import StreakTally
 
@@ -24,7 +25,8 @@ class PromptSetReport:
     conditional_acceptance: among those that accepted all before it. calibration: accepted tokens that the drafter itself
     expected over those that were accepted (1: it knows how good it is; None: drawn drafts, which say nothing of that).
     Speeds are tokens of answers per second of decoding, prefill apart, of one rank; speedup compares the prompts that were
-    decoded both ways in this run; identical of compared_prompts answers were equal (expected of greedy decoding in fp32).
+    decoded both ways in this run; of those, identical answers were equal (all of them, expected of greedy decoding in fp32;
+    None: sampled answers, which differ by chance).
     """
 
     name: str
@@ -41,7 +43,7 @@ class PromptSetReport:
     plain_tokens_per_second: float | None
     speedup: float | None
     compared_prompts: int
-    identical: int
+    identical: int | None
     prefill_seconds: float
     draft_seconds: float
     verify_seconds: float
@@ -53,8 +55,8 @@ class PromptSetReport:
         return {"draft": self.draft_seconds, "verify": self.verify_seconds, "rest": self.rest_seconds}
 
     @staticmethod
-    def of(name: str, sums: SetSums, drawn: bool) -> PromptSetReport:
-        """Figures of a set's sums. drawn: drafts were drawn at random, so they carry no expectation."""
+    def of(name: str, sums: SetSums, rules: DecodingRules) -> PromptSetReport:
+        """Figures of a set's sums, decoded by these rules."""
         tally = sums.tally
         seconds = sums.draft_seconds + sums.verify_seconds + sums.rest_seconds
         plain = _ratio(sums.plain_tokens, sums.plain_seconds)
@@ -69,12 +71,12 @@ class PromptSetReport:
             acceptance_by_position=tally.acceptance_by_position,
             conditional_acceptance=tally.conditional_acceptance,
             expected_streak=sums.expected / max(1, tally.num_blocks),
-            calibration=None if drawn else _ratio(sums.expected, sums.accepted),
+            calibration=None if rules.draws_drafts else _ratio(sums.expected, sums.accepted),
             tokens_per_second=_ratio(sums.tokens, seconds) or 0.0,
             plain_tokens_per_second=plain,
             speedup=compared / plain if compared and plain else None,
             compared_prompts=round(sums.compared_prompts),
-            identical=round(sums.identical),
+            identical=None if rules.temperature else round(sums.identical),
             prefill_seconds=sums.prefill_seconds,
             draft_seconds=sums.draft_seconds,
             verify_seconds=sums.verify_seconds,

@@ -39,10 +39,14 @@ def _column(each: PromptSetReport) -> dict[str, str]:
         "tokens/s without the drafter": _or_dash(each.plain_tokens_per_second, ".1f"),
         "ratio, on the same prompts": _or_dash(each.speedup, ".2f"),
         "% of time: draft / verify / rest": shares,
-        "answers equal with and without": f"{each.identical} of {each.compared_prompts}"
-        if each.compared_prompts
-        else "-",
+        "answers equal with and without": _equal(each),
     }
+
+
+def _equal(each: PromptSetReport) -> str:
+    return (
+        "-" if each.identical is None or not each.compared_prompts else f"{each.identical} of {each.compared_prompts}"
+    )
 
 
 def _or_dash(value: float | None, form: str) -> str:
