@@ -22,5 +22,5 @@ def check_configuration(config: DrafterConfig, target: TargetFacts) -> Generator
         yield Finding("drafter section", str(error), "correct the drafter section")
         return None
     fields = zlab_config(shape, "bfloat16")
-    yield from check_fields(FolderView(Path(), "zlab", fields, fields, {}, None), target)
+    yield from check_fields(FolderView(Path(), "zlab", fields, fields, {}, None, {}), target)
     return shape

@@ -8,21 +8,74 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tp_dflash.formats.contract.attention_checks import check_rotary, check_windows
 from tp_dflash.formats.contract.finding import Finding, compared
 from tp_dflash.formats.contract.folder_view import FolderView
-from tp_dflash.formats.fields import rotary_kind, rotary_setting
 from tp_dflash.target import TargetFacts
 
 
 def check_fields(view: FolderView, target: TargetFacts) -> Iterator[Finding]:
     """Findings on every field that decides what a server computes."""
+    yield from check_kinds(view)
+    yield check_network(view)
     yield check_label_mode(view)
     yield check_block_size(view)
+    if view.layout == "speculators":
+        yield from check_proposals(view)
     yield from check_layer_ids(view, target)
     yield from check_rotary(view, target)
     yield from check_windows(view)
     yield from check_mask_token(view, target)
     yield from check_sizes(view, target)
+
+
+def check_kinds(view: FolderView) -> Iterator[Finding]:
+    """Fields of the wrong kind; all that follows takes them as absent."""
+    for place, what in view.misfits.items():
+        yield Finding(f"field {place}", what, "correct it in config.json")
+
+
+def check_network(view: FolderView) -> Finding:
+    """What makes loaders build this network and no other."""
+    expected: dict[str, object] = {"model_type": "qwen3", "hidden_act": "silu", "attention_bias": False}
+    stated = {name: view.network.get(name, value) for name, value in expected.items()}
+    wrong = {name: value for name, value in stated.items() if value != expected[name]}
+    # Loaders of the speculators layout set the architecture themselves.
+    if view.layout == "zlab":
+        expected["architectures"] = ["DFlashDraftModel"]
+        if view.config.get("architectures") != ["DFlashDraftModel"]:
+            wrong["architectures"] = view.config.get("architectures")
+        code = (
+            view.config.get("auto_map", {}).get("AutoModel") if isinstance(view.config.get("auto_map"), dict) else None
+        )
+        if isinstance(code, str) and not (view.folder / f"{code.partition('.')[0]}.py").is_file() and view.headers:
+            wrong["auto_map"], expected["auto_map"] = (
+                f"{code} without its file",
+                "the modelling file beside config.json",
+            )
+    figure = "a Qwen3 DFlash drafter" if not wrong else ", ".join(f"{name} {value}" for name, value in wrong.items())
+    remedy = ", ".join(f"{name} {expected[name]}" for name in wrong)
+    return Finding("network", figure, f"write {remedy}" if wrong else None)
+
+
+def check_proposals(view: FolderView) -> Iterator[Finding]:
+    """Speculators layout: how many tokens a server drafts by default, and for which target."""
+    settings = view.config.get("speculators_config", {})
+    methods = settings.get("proposal_methods")
+    first = methods[0] if isinstance(methods, list) and methods and isinstance(methods[0], dict) else {}
+    size = view.config.get("block_size", 0)
+    expected = size - (1 if view.label_mode == "same_position" else 0)
+    got = first.get("speculative_tokens")
+    yield compared("drafted tokens", got, expected, f"in blocks of {size}", f"write speculative_tokens {expected}")
+    verifier = settings.get("verifier")
+    name = verifier.get("name_or_path") if isinstance(verifier, dict) else None
+    yield Finding("named target", f"{name}", None if isinstance(name, str) and name else "write verifier.name_or_path")
+    head = view.headers.get("lm_head.weight")
+    if head is not None:
+        stated = view.config.get("draft_vocab_size")
+        yield compared(
+            "draft_vocab_size", stated, head[1][0], "rows of lm_head", f"write draft_vocab_size {head[1][0]}"
+        )
 
 
 def check_label_mode(view: FolderView) -> Finding:
@@ -90,87 +143,6 @@ def _as_stored(view: FolderView, ids: list[int]) -> str:
     return f"aux_hidden_state_layer_ids {[layer_id + 1 for layer_id in ids]}"
 
 
-def check_rotary(view: FolderView, target: TargetFacts) -> Iterator[Finding]:
-    """One base in every place, as trained; the whole head turns; no scaling."""
-    bases = view.rope_bases
-    if view.record is not None:
-        trained, whose = view.record.shape.rope_theta, "as trained"
-    else:
-        trained, whose = (target.rotary_base or 0.0), "in the target"
-    wrong = {place: base for place, base in bases.items() if base != trained}
-    stated = ", ".join(f"{place} {base:g}" for place, base in bases.items()) or "none stated"
-    yield Finding(
-        "rotary base",
-        f"{stated}; {trained:g} {whose}",
-        f"write {trained:g} as rope_theta and as rope_parameters.rope_theta" if wrong or not bases else None,
-    )
-    factor = rotary_setting(view.network, "partial_rotary_factor")
-    head_dim = view.network.get("head_dim")
-    turned = head_dim if factor is None or head_dim is None else int(float(factor) * head_dim)
-    yield Finding(
-        "rotary dimension",
-        f"{turned} of {head_dim} numbers of a head turn, all of them in training",
-        None if turned == head_dim else "remove partial_rotary_factor from config.json",
-    )
-    kind, sections = rotary_kind(view.network), rotary_setting(view.network, "mrope_section")
-    yield Finding(
-        "rotary kind",
-        f"{kind}{', M-RoPE' if sections is not None else ''}, plain in training",
-        None
-        if kind == "default" and sections is None
-        else "remove rope_scaling, mrope_section and any rope_type but default",
-    )
-
-
-def check_windows(view: FolderView) -> Iterator[Finding]:
-    """Which layers slide, how far, and what each sees of its own block when served."""
-    types, window = view.layer_types, view.network.get("sliding_window")
-    slides = "sliding_attention" in types
-    window = window if slides else None
-    if view.record is None:
-        trained_types, trained_window, trained_causal = types, window, view.stated_causality
-    else:
-        shape = view.record.shape
-        trained_types, trained_window, trained_causal = (
-            list(shape.layer_types),
-            shape.sliding_window,
-            shape.sliding_causal,
-        )
-    remedy = f"write layer_types {trained_types} and sliding_window {trained_window}"
-    missing = slides and window is None
-    yield Finding(
-        "sliding window",
-        f"{_kinds(types)}, window {window}; {_kinds(trained_types)}, window {trained_window} as trained",
-        remedy
-        if missing or (types, window) != (trained_types, trained_window) or len(types) != view.num_layers
-        else None,
-    )
-    served = view.served_causality
-    trained = [kind == "sliding_attention" and trained_causal for kind in trained_types]
-    yield Finding(
-        "causality inside the block",
-        f"served as {_marks(served)}, trained as {_marks(trained)} (layer by layer)",
-        None if served == trained else _causality_remedy(view, trained),
-    )
-
-
-def _kinds(types: list[str]) -> str:
-    return "".join("s" if kind == "sliding_attention" else "f" for kind in types) or "no layers"
-
-
-def _marks(causal: list[bool]) -> str:
-    return " ".join("causal" if flag else "both-ways" for flag in causal)
-
-
-def _causality_remedy(view: FolderView, trained: list[bool]) -> str:
-    if view.layout == "zlab":
-        by_kind = trained == [kind == "sliding_attention" for kind in view.layer_types]
-        return "remove dflash_config.causal" if by_kind else "write dflash_config.causal = false"
-    if len(set(trained)) > 1:
-        return "export the z-lab layout: vLLM takes one causality for all layers of the speculators layout"
-    return f"write sliding_window_non_causal = {str(not trained[0]).lower()}"
-
-
 def check_mask_token(view: FolderView, target: TargetFacts) -> Iterator[Finding]:
     """An existing row of the target's embedding, no special token, and the one that was trained."""
     mask = view.blocks.get("mask_token_id")
@@ -207,6 +179,7 @@ def check_sizes(view: FolderView, target: TargetFacts) -> Iterator[Finding]:
             "num_key_value_heads": shape.num_kv_heads,
             "head_dim": shape.head_dim,
             "num_hidden_layers": shape.num_layers,
+            "max_position_embeddings": shape.max_positions,
             "rms_norm_eps": shape.rms_norm_eps,
         }
         wrong = {

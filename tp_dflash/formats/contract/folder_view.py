@@ -12,6 +12,7 @@ from typing import Any
 
 from tp_dflash.drafter import DrafterShape
 from tp_dflash.formats.config_file import read_config
+from tp_dflash.formats.contract.field_types import Misfits, well_typed
 from tp_dflash.formats.detect import Layout, layout_of
 from tp_dflash.formats.fields import required
 from tp_dflash.formats.training_record import TrainingRecord
@@ -22,7 +23,7 @@ _CONFIG_PLACES = {"zlab": "dflash_config", "speculators": "transformer_layer_con
 
 @dataclass(frozen=True)
 class FolderView:
-    """network: the Qwen3 fields. headers: (dtype, shape) of every tensor. record: as trained, None for a foreign folder."""
+    """network: the Qwen3 fields. misfits: fields of the wrong kind, left out of the others. headers: (dtype, shape) of every tensor. record: as trained, None for a foreign folder."""
 
     folder: Path
     layout: Layout
@@ -30,19 +31,21 @@ class FolderView:
     network: dict[str, Any]
     headers: dict[str, tuple[str, tuple[int, ...]]]
     record: TrainingRecord | None
+    misfits: Misfits
 
     @staticmethod
     def read(folder: Path) -> FolderView:
         """ValueError only where there is nothing to look at: no config.json of a drafter, no readable weights."""
-        config = read_config(folder)
+        misfits: Misfits = {}
+        config = well_typed(read_config(folder), misfits)
         layout = layout_of(config, str(folder))
         inner = config.get(_CONFIG_PLACES[layout])
-        if not isinstance(inner, dict):
+        if inner is None:
             raise ValueError(
-                f"{folder}: expected a table {_CONFIG_PLACES[layout]} in config.json, got {inner}; export again"
+                f"{folder}: expected a table {_CONFIG_PLACES[layout]} in config.json, got none; export again"
             )
         network = config if layout == "zlab" else inner
-        return FolderView(folder, layout, config, network, read_headers(folder), TrainingRecord.read(folder))
+        return FolderView(folder, layout, config, network, read_headers(folder), TrainingRecord.read(folder), misfits)
 
     @property
     def blocks(self) -> dict[str, Any]:
@@ -51,9 +54,9 @@ class FolderView:
 
     @property
     def layer_ids(self) -> list[int]:
-        """Tapped layers by the output that is taken, whatever the layout counts; those that are whole numbers."""
+        """Tapped layers by the output that is taken, whatever the layout counts."""
         name, shift = ("target_layer_ids", 0) if self.layout == "zlab" else ("aux_hidden_state_layer_ids", 1)
-        return [layer_id - shift for layer_id in self.blocks.get(name) or [] if isinstance(layer_id, int)]
+        return [layer_id - shift for layer_id in self.blocks.get(name, [])]
 
     @property
     def num_layers(self) -> int:

@@ -27,7 +27,10 @@ def check_weights(view: FolderView, body: dict[str, Tensor]) -> Iterator[Finding
 
 def check_names(view: FolderView) -> Finding:
     """Every tensor that config.json calls for, in its shape, and nothing else."""
-    expected, got = parameter_shapes(view.shape()), view.body
+    try:
+        expected, got = parameter_shapes(view.shape()), view.body
+    except ValueError as error:
+        return Finding("tensors", str(error), "correct the sizes in config.json")
     missing, unexpected = sorted(expected.keys() - got.keys()), sorted(got.keys() - expected.keys())
     reshaped = [
         f"{n} {got[n]} for {expected[n]}" for n in sorted(expected.keys() & got.keys()) if got[n] != expected[n]
