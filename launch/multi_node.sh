@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# Trains on several machines: run it on each of them, with the same CONFIG, arguments and environment:
+#   NODES=4 HEAD=node0:29400 launch/multi_node.sh CONFIG [arguments of tp-dflash train]
+# NODES         how many machines take part
+# HEAD          name and port of the first machine, where the ranks meet
+# JOB_ID        the same on all machines of a job (default: tp_dflash)
+# MAX_RESTARTS  how often the ranks are started again after a failure (default 3); they go on from the newest checkpoint
+# The run folder, the prepared data and the target must lie on a disk that all machines share. NCCL finds the network by
+# itself; where it does not, set NCCL_SOCKET_IFNAME and NCCL_IB_HCA (GLOO_SOCKET_IFNAME on CPUs).
+set -euo pipefail
+# shellcheck source=launch/torchrun.sh
+. "$(dirname "${BASH_SOURCE[0]}")/torchrun.sh"
+config="${1:?usage: NODES=n HEAD=host:port launch/multi_node.sh CONFIG [arguments of tp-dflash train]}"
+shift
+ranks="$(ranks_per_node "$config" "$@")"
+local_address=()
+if [ -n "${LOCAL_ADDRESS:-}" ]; then local_address=(--local-addr "$LOCAL_ADDRESS"); fi
+run_with_signals torchrun --nnodes "${NODES:?number of machines}" --nproc-per-node "$ranks" \
+    --rdzv-backend c10d --rdzv-endpoint "${HEAD:?host:port of the first machine}" --rdzv-id "${JOB_ID:-tp_dflash}" \
+    "${local_address[@]}" --max-restarts "${MAX_RESTARTS:-3}" --shutdown-timeout 300 -m tp_dflash train "$config" "$@"
