@@ -66,6 +66,8 @@ def _rank_results(reading: RankReading, sizes: RunSizes, calibration: Calibratio
         "drafter_waited_seconds": reading.drafter_waited,
         "streamed_gb": reading.streamed_bytes / 1e9,
         "seconds_by_phase": phases_after(reading, warmup),
+        "step_tokens": reading.step_tokens,
+        "step_ends": reading.step_ends(),
     }
 
 

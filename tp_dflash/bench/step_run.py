@@ -6,6 +6,7 @@ runs the measured packs alone, so that both rates come from one run.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -26,6 +27,7 @@ from tp_dflash.training.target_loop import run_target
 from tp_dflash.training.target_role import load_target, open_source, payload_shapes
 
 STEP_DONE = "step done"
+WAIT = "wait for features"
 
 
 @dataclass(frozen=True)
@@ -74,11 +76,32 @@ def run_steps(context: RunContext, warmup: int) -> list[RankReading]:
 
 
 def training_rate(readings: list[RankReading], warmup: int) -> tuple[float, float]:
-    """(tokens a second over all ranks, seconds a step) of the steps after the warm-up, on the first drafter rank's clock."""
+    """(tokens a second over all ranks, seconds a step) after the warm-up, on the first drafter rank's clock.
+
+    Where drafters wait for targets, time runs from one moment at which nothing was in stock to another: packs that were
+    computed ahead during the warm-up must not count as speed. Otherwise it runs from the end of one step to another.
+    """
     first = next(reading for reading in readings if reading.step_tokens)
+    starved = [(step, when) for step, when in _starved_steps(first) if step >= warmup]
+    if len(starved) >= 2:
+        (begin, started), (end, stopped) = starved[0], starved[-1]
+        tokens = sum(first.step_tokens[begin + 1 : end + 1])
+        return tokens / (stopped - started), (stopped - started) / (end - begin)
     ends = first.step_ends()
     seconds = ends[-1] - ends[warmup - 1]
     return sum(first.step_tokens[warmup:]) / seconds, seconds / (len(ends) - warmup)
+
+
+def _starved_steps(reading: RankReading) -> list[tuple[int, float]]:
+    """Steps whose last pack was waited for, and when it came; a wait counts from 2% of a mean step on."""
+    ends = [0.0, *reading.step_ends()]
+    notable = 0.02 * ends[-1] / max(1, len(ends) - 1)
+    starved = []
+    for step, (begin, end) in enumerate(itertools.pairwise(ends)):
+        waits = [span for span in reading.spans if span.phase == WAIT and begin <= span.start < end]
+        if waits and waits[-1].seconds > notable:
+            starved.append((step, waits[-1].stop))
+    return starved
 
 
 def target_only_rate(readings: list[RankReading]) -> float:
@@ -111,7 +134,7 @@ class _RankRun:
             context.config.optimizer,
             context.course,
             feed,
-            RecordedSource(self.source, self.recorder, "between" if colocated else "wait for features"),
+            RecordedSource(self.source, self.recorder, "between" if colocated else WAIT),
             self.step,
             context.head_ranks,
         )

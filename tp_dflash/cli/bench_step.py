@@ -71,7 +71,7 @@ def bench_step(
             gpu_bytes=parse_bytes(gpu_memory) if gpu_memory else None,
             calibration=read_calibration(calibration) if calibration else Calibration(),
             out=out,
-            command=f"torchrun --nproc-per-node {world.local_world_size} -m tp_dflash {shlex.join(sys.argv[1:])}",
+            command=f"torchrun --nproc-per-node {world.local_world_size} -m tp_dflash {_arguments()}",
             explain=explain,
         )
         {
@@ -80,3 +80,9 @@ def bench_step(
             Part.target: bench.run_target,
             Part.dense: bench.run_dense,
         }[part]()
+
+
+def _arguments() -> str:
+    """What the command was called with, without the place of its results."""
+    arguments = iter(sys.argv[1:])
+    return shlex.join(argument for argument in arguments if not (argument == "--out" and next(arguments)))

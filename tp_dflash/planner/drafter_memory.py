@@ -6,7 +6,7 @@ compute dtype, and what autograd keeps of a layer (the drafter's docstring state
 
 from __future__ import annotations
 
-from tp_dflash.planner.memory_line import MemoryLine, Moment
+from tp_dflash.planner.memory_line import MemoryLine
 from tp_dflash.planner.run_sizes import RunSizes
 
 _FP32 = 4
@@ -61,22 +61,15 @@ def gather_lines(sizes: RunSizes) -> list[MemoryLine]:
 
 
 def batch_lines(sizes: RunSizes) -> list[MemoryLine]:
-    """The batch beside the buffers: packs are hardly ever full, so they are copied to the run's fixed shapes."""
+    """The batch beside the buffers: context features stay where they arrived, the smaller rows are padded copies."""
     shape, width = sizes.shape, sizes.target_bytes
     teacher = sizes.most_teacher_rows
-    until_backward: tuple[Moment, ...] = ("head", "backward", "gradients")
     return [
-        MemoryLine(
-            "context features, padded",
-            sizes.tokens * shape.feature_size * width,
-            f"{sizes.tokens:,} tokens x {len(shape.target_layer_ids)} taps x {shape.hidden_size:,} x {width} B",
-            until_backward,
-        ),
         MemoryLine(
             "teacher rows and block embeddings, padded",
             (teacher + sizes.rows) * shape.hidden_size * width,
             f"({teacher:,} + {sizes.rows:,}) rows x {shape.hidden_size:,} x {width} B",
-            until_backward,
+            ("head", "backward", "gradients"),
         ),
     ]
 

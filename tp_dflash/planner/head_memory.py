@@ -1,4 +1,4 @@
-"""What the sharded head loss holds on one rank: its shard, a few chunks of logits, rows on their way.
+"""What the sharded head loss holds on one rank: its shard, a chunk of logits, rows on their way.
 
 In: sizes. Out: memory lines. Chunk and teacher-row sizes come from the head's own ``plan_rows``.
 """
@@ -11,8 +11,6 @@ from tp_dflash.planner.memory_line import MemoryLine
 from tp_dflash.planner.run_sizes import RunSizes
 
 _FP32 = 4
-# Drafter logits of two chunks exist at once: one is projected while the passes run over the other.
-_LOGITS_BUFFERS = 2
 
 
 def head_row_plan(sizes: RunSizes) -> RowPlan:
@@ -49,12 +47,12 @@ def chunk_lines(sizes: RunSizes) -> list[MemoryLine]:
     chunk, teacher = plan.largest_chunk * ranks, plan.num_regions * plan.region_rows * ranks
     width, compute = sizes.shape.hidden_size, sizes.compute_bytes
     gathered = 2 * (chunk + plan.region_rows * ranks) * width * compute
-    partial = _LOGITS_BUFFERS * chunk * width * _FP32
+    partial = chunk * width * _FP32
     return [
         MemoryLine(
             "logits chunk, drafter",
-            _LOGITS_BUFFERS * chunk * v * _FP32,
-            f"{_LOGITS_BUFFERS} buffers x {chunk:,} rows x {v:,} x 4 B",
+            chunk * v * _FP32,
+            f"{chunk:,} rows x {v:,} x 4 B",
             ("head",),
         ),
         MemoryLine(
@@ -67,7 +65,7 @@ def chunk_lines(sizes: RunSizes) -> list[MemoryLine]:
             "head gather and return buffers",
             gathered + partial,
             f"2 x ({chunk:,} + {plan.region_rows * ranks:,}) rows x {width:,} x {compute} B + "
-            f"{_LOGITS_BUFFERS} x {chunk:,} x {width:,} x 4 B",
+            f"{chunk:,} x {width:,} x 4 B",
             ("head",),
         ),
     ]

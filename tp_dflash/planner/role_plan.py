@@ -15,8 +15,8 @@ from tp_dflash.planner.memory_line import ALL_MOMENTS, MemoryLine, Moment
 from tp_dflash.planner.run_sizes import RunSizes
 from tp_dflash.planner.target_memory import PACKS_ON_TARGET, buffer_line, forward_line, weight_line
 
-# Packs whose features a drafter rank has buffers for: the one that it trains on, the one that arrives.
-PACKS_ON_DRAFTER = 2
+# Packs that arrive on a drafter rank while it trains on another.
+PACKS_AHEAD = 1
 
 
 @dataclass(frozen=True)
@@ -64,11 +64,12 @@ def _target_lines(sizes: RunSizes) -> list[MemoryLine]:
 
 
 def _drafter_lines(sizes: RunSizes) -> list[MemoryLine]:
-    return [*_training_lines(sizes), buffer_line(sizes, PACKS_ON_DRAFTER, "receive buffers")]
+    ahead = buffer_line(sizes, PACKS_AHEAD, "receive buffer of the next pack")
+    return [*_training_lines(sizes), buffer_line(sizes, 1, "context features"), ahead]
 
 
 def _colocated_lines(sizes: RunSizes) -> list[MemoryLine]:
-    return [weight_line(sizes), *_training_lines(sizes), buffer_line(sizes, 1, "features"), forward_line(sizes)]
+    return [weight_line(sizes), *_training_lines(sizes), buffer_line(sizes, 1, "context features"), forward_line(sizes)]
 
 
 def _training_lines(sizes: RunSizes) -> list[MemoryLine]:

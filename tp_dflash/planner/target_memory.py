@@ -44,7 +44,7 @@ def teacher_slots(sizes: RunSizes) -> int:
 
 
 def buffer_line(sizes: RunSizes, num_packs: int, name: str) -> MemoryLine:
-    """Buffers of ``num_packs`` packs."""
+    """Buffers of ``num_packs`` packs: context features, teacher rows, anchor embeddings; made once, at full size."""
     shape = sizes.shape
     return MemoryLine(
         name,
