@@ -68,9 +68,7 @@ def check_passes(width: int, start: int, dtype: torch.dtype, gradient_dtype: tor
 
 def check_whole_loss() -> None:
     """The sharded loss itself with the kernels in it, bf16 rows and fp32 logits, against the fp64 oracle."""
-    head_call.pick_passes = lambda objective, operands, device, reserved: TritonPasses(
-        objective, operands, SHAPE, SHAPE
-    )
+    head_call.pick_passes = lambda objective, operands, device: TritonPasses(objective, operands, SHAPE, SHAPE)
     problem = Problem(
         1, objective=BLEND, dtype=torch.bfloat16, vocabulary=70, width=64, bucket=True, shared=True, scale=0.2
     )

@@ -9,6 +9,7 @@ import sys
 
 import typer
 
+from tp_dflash.cli.bench_head import bench_head
 from tp_dflash.cli.bench_step import bench_step
 from tp_dflash.cli.check import check
 from tp_dflash.cli.doctor import doctor
@@ -30,6 +31,7 @@ app = typer.Typer(
 for command in (prepare, plan, train, evaluate, export, check, report, doctor):
     app.command()(command)
 bench = typer.Typer(help="Measure parts of training on this machine.", no_args_is_help=True)
+bench.command("head")(bench_head)
 bench.command("step")(bench_step)
 app.add_typer(bench, name="bench")
 

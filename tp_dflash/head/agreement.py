@@ -149,15 +149,19 @@ def _settings(everyone: list[CallFacts]) -> str | None:
         values = [vars(facts)[name] for facts in everyone]
         if len(set(values)) > 1:
             return f"the ranks were called with different {name}: {values}; every rank of the group must pass the same"
-    first = everyone[0]
-    if first.block_size < 1 or first.chunk_rows < 1:
-        return (
-            f"expected block_size and chunk_rows of at least 1, got {first.block_size} and {first.chunk_rows}; chunk_rows is "
-            "the number of rows whose logits exist at once"
-        )
-    if 0 in (first.active_rows, first.teacher_bucket):
-        return "expected buckets of at least one row, got 0; pass None to use the full size"
     return None
 
 
-_CHECKS: tuple[Callable[[list[CallFacts]], str | None], ...] = (_settings, _shapes, _widths, _heads, _rows)
+def _limits(everyone: list[CallFacts]) -> str | None:
+    for rank, facts in enumerate(everyone):
+        if facts.block_size < 1 or facts.chunk_rows < 1:
+            return (
+                f"rank {rank} passes block_size {facts.block_size} and chunk_rows {facts.chunk_rows}, expected at least 1; "
+                "chunk_rows is the number of rows whose logits exist at once"
+            )
+        if 0 in (facts.active_rows, facts.teacher_bucket):
+            return f"rank {rank} passes a bucket of no rows, expected at least 1; pass None to use the full size"
+    return None
+
+
+_CHECKS: tuple[Callable[[list[CallFacts]], str | None], ...] = (_limits, _shapes, _widths, _heads, _rows, _settings)

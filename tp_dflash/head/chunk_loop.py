@@ -1,10 +1,11 @@
 """The loop over chunks: project, reduce to statistics, exchange, form the gradient in place, pull it back, send it home.
 
 Comes in: rows of all ranks by way of ``RowExchange``, this rank's two head shards. Goes out: statistics of this rank's own
-rows, its hidden gradient and its shard's weight gradient. Never more than a chunk of logits exists (two where lanes overlap).
+rows, its hidden gradient and its shard's weight gradient. Never more than a chunk of logits exists.
 
-With two lanes (``Lanes``) the passes over chunk i, the exchange of its statistics and the journey home of the gradient of
-chunk i - 1 run beside the two projections of chunk i + 1; the pull-back of chunk i has the device to itself.
+Everything is enqueued in one line. A product of this size fills a GPU to its last multiprocessor and its power limit: passes
+or collectives that run beside one slow it by more than they gain (docs/numerics.md has the measurements). What can be saved
+is waiting for each other, so a chunk has one place where all its collectives stand together.
 """
 
 from __future__ import annotations
@@ -16,16 +17,8 @@ from torch import Tensor
 
 from tp_dflash.config.objective import Objective
 from tp_dflash.head.dpace import dpace_weights
-from tp_dflash.head.lanes import Lanes, Mark
 from tp_dflash.head.passes import ChunkLogits, Passes
-from tp_dflash.head.products import (
-    add_weight_gradient,
-    exact_reductions,
-    leave_room,
-    project,
-    pull_back,
-    working_dtype,
-)
+from tp_dflash.head.products import add_weight_gradient, exact_reductions, project, pull_back, working_dtype
 from tp_dflash.head.row_coefficients import row_coefficients
 from tp_dflash.head.row_exchange import RowExchange
 from tp_dflash.head.row_metadata import RowMetadata
@@ -76,12 +69,11 @@ class LoopOutput:
 class ChunkLoop:
     """One call's walk over its chunks; made, run once and dropped."""
 
-    def __init__(self, call: LoopInput, plan: RowPlan, exchange: RowExchange, passes: Passes, lanes: Lanes) -> None:
-        self.call, self.plan, self.exchange, self.passes, self.lanes = call, plan, exchange, passes, lanes
+    def __init__(self, call: LoopInput, plan: RowPlan, exchange: RowExchange, passes: Passes) -> None:
+        self.call, self.plan, self.exchange, self.passes = call, plan, exchange, passes
         self.num_ranks = len(plan.row_ranks)
         self.chunks, self.pieces = plan.chunks(), plan.teacher_pieces()
         self.wants_gradient = call.wants_hidden or call.wants_weight
-        self.ahead = lanes.passes is not None
         self._allocate()
 
     def _allocate(self) -> None:
@@ -89,10 +81,9 @@ class ChunkLoop:
         width = -(-call.vocab.size // _ROW_ALIGNMENT) * _ROW_ALIGNMENT
         chunk = plan.largest_chunk * self.num_ranks
         working = working_dtype(call.hidden_ND.dtype)
-        self.logits = [new((chunk, width), dtype=call.logits_dtype) for _ in range(2 if self.ahead else 1)]
+        self.logits = new((chunk, width), dtype=call.logits_dtype)
         teacher_rows = plan.num_regions * plan.region_rows * self.num_ranks
         self.teacher_logits = new((teacher_rows, width), dtype=call.logits_dtype)
-        self.rows: list[Tensor] = [new(0), new(0)]
         own = (plan.num_rows,)
         self.merged_nM = new((*own, Merged.WIDTH), dtype=working)
         self.overlap_nO = new((*own, Overlap.WIDTH), dtype=working).zero_()
@@ -114,30 +105,18 @@ class ChunkLoop:
         return self._finish()
 
     def _step(self, i: int) -> None:
-        follows = i + 1 < len(self.chunks)
         if i == 0:
             self._fetch(0)
             self._project(0)
-            self._statistics(0)
-        if follows:
-            # Together with this chunk's exchange, so that the ranks wait for each other once a chunk; and before it,
-            # since collectives of a group run in the order of their calls.
+        rows_CD = self.fetched_CD
+        if i + 1 < len(self.chunks):
+            # Together with this chunk's exchange, so that the ranks wait for each other once a chunk.
             self._fetch(i + 1)
         self._gradient(i)
-        formed = self._mark_passes()
-        if self.ahead and follows:
-            self._project(i + 1)
-        self.lanes.wait(formed)
         if self.wants_gradient:
-            self._pull_back(i)
-        if not self.ahead and follows:
+            self._pull_back(i, rows_CD)
+        if i + 1 < len(self.chunks):
             self._project(i + 1)
-        if follows:
-            self._statistics(i + 1)
-
-    def _mark_passes(self) -> Mark:
-        with self.lanes.on_passes():
-            return self.lanes.mark()
 
     def _fetch(self, i: int) -> None:
         """Gather chunk i's drafter rows and the teacher rows that it is the first to need."""
@@ -154,19 +133,17 @@ class ChunkLoop:
         self.fetched_CD, self.fetched_PD = self.exchange.gather_rows(own_cD), self.exchange.gather_rows(own_pD)
 
     def _project(self, i: int) -> None:
-        """Form the logits of chunk i from the rows that were fetched."""
+        """Form the logits of chunk i from the rows that were fetched, and reduce them to what this shard knows."""
         rows_PD = self.fetched_PD
         base = (i % self.plan.num_regions) * self.plan.region_rows * self.num_ranks
         out_Pv = self.teacher_logits[base : base + rows_PD.shape[0], : self.call.vocab.size]
-        with leave_room(self.lanes.reserved if i else 0):
-            project(self.fetched_CD, self.call.drafter_vD, self._drafter_logits(i))
-            project(rows_PD, self.call.teacher_vD, out_Pv)
-        if self.call.wants_weight:
-            self.rows[i % 2] = self.fetched_CD
+        project(self.fetched_CD, self.call.drafter_vD, self._drafter_logits(i))
+        project(rows_PD, self.call.teacher_vD, out_Pv)
+        self.shard_statistics = self.passes.statistics(self._chunk_logits(i))
 
     def _drafter_logits(self, i: int) -> Tensor:
         start, stop = self.chunks[i]
-        return self.logits[i % len(self.logits)][: (stop - start) * self.num_ranks, : self.call.vocab.size]
+        return self.logits[: (stop - start) * self.num_ranks, : self.call.vocab.size]
 
     def _chunk_logits(self, i: int) -> ChunkLogits:
         rows = self._all_ranks(i)
@@ -188,28 +165,20 @@ class ChunkLoop:
         start, stop = self.chunks[i]
         return slice(self.exchange.place * (stop - start), (self.exchange.place + 1) * (stop - start))
 
-    def _statistics(self, i: int) -> None:
-        """Enqueued after the pull-back of the chunk before, so that both passes run beside the projections to come."""
-        free = self.lanes.mark()
-        with self.lanes.on_passes():
-            self.lanes.wait(free)
-            self.shard_statistics = self.passes.statistics(self._chunk_logits(i))
-
     def _gradient(self, i: int) -> None:
         """Exchange the statistics of chunk i, then turn its logits into their gradient."""
         call, logits = self.call, self._chunk_logits(i)
         start, stop = self.chunks[i]
-        with self.lanes.on_passes():
-            merged_CM = self.passes.merge(self.exchange.gather_statistics(self.shard_statistics))
-            self._bring_home()
-            self.merged_nM[start:stop] = merged_CM[self._own(i)]
-            overlap_CO = None
-            if call.objective.exchanges_twice:
-                overlap_CO = self.exchange.gather_statistics(self.passes.overlaps(logits, merged_CM)).sum(dim=0)
-                self.overlap_nO[start:stop] = overlap_CO[self._own(i)]
-            coefficients_CK = self._coefficients(i, merged_CM, overlap_CO, logits.labels_C)
-            self.grad_Cv, measured_CP = self.passes.gradient(logits, merged_CM, coefficients_CK)
-            self.measured_RnP[:, start:stop] = measured_CP.view(self.num_ranks, stop - start, Measured.WIDTH)
+        merged_CM = self.passes.merge(self.exchange.gather_statistics(self.shard_statistics))
+        self._bring_home()
+        self.merged_nM[start:stop] = merged_CM[self._own(i)]
+        overlap_CO = None
+        if call.objective.exchanges_twice:
+            overlap_CO = self.exchange.gather_statistics(self.passes.overlaps(logits, merged_CM)).sum(dim=0)
+            self.overlap_nO[start:stop] = overlap_CO[self._own(i)]
+        coefficients_CK = self._coefficients(i, merged_CM, overlap_CO, logits.labels_C)
+        self.grad_Cv, measured_CP = self.passes.gradient(logits, merged_CM, coefficients_CK)
+        self.measured_RnP[:, start:stop] = measured_CP.view(self.num_ranks, stop - start, Measured.WIDTH)
 
     def _coefficients(self, i: int, merged_CM: Tensor, overlap_CO: Tensor | None, labels_C: Tensor) -> Tensor | None:
         start, stop = self.chunks[i]
@@ -224,8 +193,8 @@ class ChunkLoop:
             return self.coefficients[self._all_ranks(i)]
         return row_coefficients(self.call.objective, scale_C, merged_CM, overlap_CO, labels_C)
 
-    def _pull_back(self, i: int) -> None:
-        call, rows_CD = self.call, self.rows[i % 2]
+    def _pull_back(self, i: int, rows_CD: Tensor) -> None:
+        call = self.call
         # One rounding to the operands' dtype, as for any gradient that meets a bf16 weight.
         grad_Cv = self.grad_Cv.to(call.drafter_vD.dtype)
         if self.grad_vD is not None:
@@ -246,11 +215,6 @@ class ChunkLoop:
         self.away = None
 
     def _finish(self) -> LoopOutput:
-        pulled = self.lanes.mark()
-        with self.lanes.on_passes():
-            self.lanes.wait(pulled)
-            self._bring_home()
-            measured = self.exchange.return_sums(self.measured_RnP.flatten(0, 1))
-            done = self.lanes.mark()
-        self.lanes.wait(done)
+        self._bring_home()
+        measured = self.exchange.return_sums(self.measured_RnP.flatten(0, 1))
         return LoopOutput(self.merged_nM, self.overlap_nO, measured, self.scale_n, self.grad_ND, self.grad_vD)

@@ -16,7 +16,6 @@ from tp_dflash.head.call_facts import CallFacts
 from tp_dflash.head.chunk_loop import ChunkLoop, LoopInput, LoopOutput
 from tp_dflash.head.dpace import dpace_weights
 from tp_dflash.head.head_shard import HeadShard
-from tp_dflash.head.lanes import Lanes
 from tp_dflash.head.passes import Passes
 from tp_dflash.head.products import working_dtype
 from tp_dflash.head.row_exchange import RowExchange
@@ -56,7 +55,6 @@ class HeadCall:
     active_rows: int | None
     teacher_rows: int | None
     logits_dtype: torch.dtype | None
-    overlap: bool
 
     @property
     def trains_a_head(self) -> bool:
@@ -71,8 +69,8 @@ class HeadCall:
         """
         return self.objective.weights == "dpace" and self.trains_a_head
 
-    def plan(self, lanes: Lanes) -> RowPlan:
-        """How the rows fall into chunks. With two lanes a chunk's teacher rows are projected ahead into a spare region."""
+    def plan(self) -> RowPlan:
+        """How the rows fall into chunks."""
         first = next((facts for facts in self.everyone if facts.num_rows), self.everyone[0])
         return plan_rows(
             self.exchange.row_ranks,
@@ -82,14 +80,12 @@ class HeadCall:
             active_rows=self.active_rows,
             num_teacher_rows=self.teacher_rows,
             whole_blocks=self.weights_inside,
-            spare_regions=0 if lanes.passes is None else 1,
         )
 
     def run(self, rows: Rows) -> CallResult:
         """Compute this call on the rank's rows (hidden, teacher hidden, teacher index, labels, weights)."""
         hidden_ND, teacher_hidden_UD, _teacher_index_N, labels_N, weights_N = rows
-        lanes = Lanes.open(hidden_ND.device, self.overlap)
-        plan = self.plan(lanes)
+        plan = self.plan()
         working = working_dtype(hidden_ND.dtype)
         active_N = weights_N != 0
         order = None
@@ -100,7 +96,7 @@ class HeadCall:
         scale_N = active_N.to(working) if self.objective.weights == "dpace" else weights_N.to(working)
         metadata = gather_metadata(self.exchange, plan, order, labels_N, scale_N, fault)
         self._raise_on_host(metadata)
-        output = self._loop(hidden_ND, teacher_hidden_UD, active_N, order, metadata, plan, lanes)
+        output = self._loop(hidden_ND, teacher_hidden_UD, active_N, order, metadata, plan)
         return self._result(output, metadata, order, active_N, labels_N)
 
     def _order(self, rows: Rows, active_N: Tensor, plan: RowPlan) -> tuple[RowOrder, Tensor]:
@@ -126,7 +122,6 @@ class HeadCall:
         order: RowOrder | None,
         metadata: RowMetadata,
         plan: RowPlan,
-        lanes: Lanes,
     ) -> LoopOutput:
         call = LoopInput(
             hidden_ND=hidden_ND,
@@ -144,8 +139,8 @@ class HeadCall:
             wants_weight=bool(self.everyone[self.exchange.rank].wants_weight),
             logits_dtype=self.logits_dtype or working_dtype(hidden_ND.dtype),
         )
-        passes = pick_passes(self.objective, hidden_ND.dtype, hidden_ND.device, lanes.reserved)
-        return ChunkLoop(call, plan, self.exchange, passes, lanes).run()
+        passes = pick_passes(self.objective, hidden_ND.dtype, hidden_ND.device)
+        return ChunkLoop(call, plan, self.exchange, passes).run()
 
     def _result(
         self, output: LoopOutput, metadata: RowMetadata, order: RowOrder | None, active_N: Tensor, labels_N: Tensor
@@ -171,11 +166,11 @@ class HeadCall:
         )
 
 
-def pick_passes(objective: Objective, operands: torch.dtype, device: torch.device, reserved: int) -> Passes:
-    """The Triton kernels on a GPU, on ``reserved`` multiprocessors if not 0; plain torch on the CPU and in fp64."""
+def pick_passes(objective: Objective, operands: torch.dtype, device: torch.device) -> Passes:
+    """The Triton kernels on a GPU; plain torch on the CPU and in fp64."""
     if device.type == "cuda" and operands != torch.float64:
         # Not at the top: a machine without a GPU need not have Triton.
         from tp_dflash.head.triton_passes import TritonPasses
 
-        return TritonPasses.on_device(objective, operands, reserved)
+        return TritonPasses(objective, operands)
     return TorchPasses()

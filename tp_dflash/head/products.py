@@ -6,7 +6,6 @@ operands, so that no logit and no partial sum is ever rounded to bf16 on its way
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -61,25 +60,3 @@ def exact_reductions() -> Iterator[None]:
         yield
     finally:
         matmul.allow_bf16_reduced_precision_reduction = before
-
-
-@contextmanager
-def leave_room(reserved: int) -> Iterator[None]:
-    """Products inside leave ``reserved`` multiprocessors out (0: none); the caller's settings come back after.
-
-    Only cuBLASLt takes that request, so it is the library inside.
-    """
-    if not reserved:
-        yield
-        return
-    carveout, library = torch._C._get_sm_carveout_experimental(), torch.backends.cuda.preferred_blas_library()
-    with warnings.catch_warnings():
-        # Both settings announce once that they may change; ``lanes.can_leave_room`` looks before they are used.
-        warnings.simplefilter("ignore")
-        torch.backends.cuda.preferred_blas_library("cublaslt")
-        torch._C._set_sm_carveout_experimental(reserved)
-        try:
-            yield
-        finally:
-            torch._C._set_sm_carveout_experimental(carveout)
-            torch.backends.cuda.preferred_blas_library(library)

@@ -54,8 +54,9 @@ def find_faults(
         (2, wrong_index_N, teacher_index_N),
         (1, wrong_label_N, labels_N),
     ):
-        example = values_N[wrong_N.int().argmax()]
-        fault = torch.where(wrong_N.any(), torch.stack([torch.full_like(example, code), example]), fault)
+        # Indexing by a tensor of no dimension would read it on the host.
+        example = values_N.index_select(0, wrong_N.int().argmax()[None])
+        fault = torch.where(wrong_N.any(), torch.cat([torch.full_like(example, code), example]), fault)
     return fault
 
 

@@ -100,7 +100,7 @@ def _shared_slots(position_n: Tensor, plan: RowPlan, place: int) -> tuple[Tensor
     slot_n, piece_n = _slots(position_n, plan, place)
     index_n = torch.arange(plan.num_rows, device=position_n.device)
     chunk_n = index_n // plan.chunk_stops[0]
-    outside = ((piece_n > chunk_n) | (piece_n <= chunk_n - plan.num_kept)).any()
+    outside = ((piece_n > chunk_n) | (piece_n <= chunk_n - plan.num_regions)).any()
     return slot_n, outside
 
 

@@ -17,8 +17,7 @@ class RowPlan:
     row_ranks: group ranks that bring rows, R of them. num_rows: n, rows of each such rank that are computed.
     chunk_stops: chunk i holds each rank's rows chunk_stops[i-1]..chunk_stops[i]-1 of the processing order.
     teacher_stops: before chunk i, each rank's teacher rows up to teacher_stops[i] have been projected, each one once.
-    num_kept: a chunk reads only so many of the last pieces of projected teacher rows. num_regions: room for so many pieces,
-    the kept ones and those projected ahead. shares_teachers: a teacher row may serve
+    num_regions: so many of the last pieces of projected teacher rows are kept. shares_teachers: a teacher row may serve
     several rows; otherwise teacher row i of the order belongs to row i alone.
     """
 
@@ -26,7 +25,6 @@ class RowPlan:
     num_rows: int
     chunk_stops: tuple[int, ...]
     teacher_stops: tuple[int, ...]
-    num_kept: int
     num_regions: int
     shares_teachers: bool
 
@@ -67,14 +65,13 @@ def plan_rows(
     active_rows: int | None,
     num_teacher_rows: int | None,
     whole_blocks: bool,
-    spare_regions: int = 0,
 ) -> RowPlan:
     """Plan a call in which each of ``row_ranks`` brings ``rows_per_rank`` rows.
 
     chunk_rows: rows of all ranks together whose logits exist at once. active_rows: bucket of rows per rank that are
     computed (None: all). num_teacher_rows: bucket of unique teacher rows per rank, each projected once (None: every row
     projects its own). whole_blocks: a chunk must hold whole blocks in the caller's order; then nothing is left out and
-    nothing shared. spare_regions: pieces of teacher rows that may be projected before the last reader of an old one is done.
+    nothing shared.
     """
     n = rows_per_rank if active_rows is None or whole_blocks else min(active_rows, rows_per_rank)
     chunk = max(1, chunk_rows // max(1, len(row_ranks)))
@@ -82,15 +79,15 @@ def plan_rows(
         chunk = max(block_size, chunk - chunk % block_size)
     chunk_stops = tuple(min(start + chunk, n) for start in range(0, n, chunk))
     if num_teacher_rows is None or whole_blocks or num_teacher_rows >= n:
-        return RowPlan(row_ranks, n, chunk_stops, chunk_stops, 1, 1 + spare_regions, shares_teachers=False)
+        return RowPlan(row_ranks, n, chunk_stops, chunk_stops, 1, shares_teachers=False)
     spread = row_spread(n, num_teacher_rows, block_size)
     windows = [
         _teacher_window(start, stop, n, num_teacher_rows, spread)
         for start, stop in zip((0, *chunk_stops), chunk_stops, strict=False)
     ]
     teacher_stops = tuple(stop for _, stop in windows)
-    kept = max(_pieces_needed(i, first, teacher_stops) for i, (first, _) in enumerate(windows))
-    return RowPlan(row_ranks, n, chunk_stops, teacher_stops, kept, kept + spare_regions, shares_teachers=True)
+    regions = max(_pieces_needed(i, first, teacher_stops) for i, (first, _) in enumerate(windows))
+    return RowPlan(row_ranks, n, chunk_stops, teacher_stops, regions, shares_teachers=True)
 
 
 def row_spread(num_rows: int, num_teacher_rows: int, block_size: int) -> int:

@@ -49,7 +49,6 @@ def sharded_head_loss(
     teacher_rows: int | None = None,
     host_group: ProcessGroup | None = None,
     logits_precision: LogitsPrecision = "float32",
-    overlap: bool = True,
 ) -> HeadLoss:
     """Loss, statistics and gradients of drafted rows against a teacher and labels, vocabulary sharded over ``group``.
 
@@ -77,7 +76,6 @@ def sharded_head_loss(
             compared over it. Without it ``group`` itself is used; if that has no CPU backend the comparison waits for the
             GPU, so give one there.
         logits_precision: "bfloat16" rounds the logits to bf16: faster, and wrong near convergence (see docs/numerics.md).
-        overlap: on a GPU, run the elementwise passes beside the matrix products; costs one more logits buffer.
 
     Returns:
         HeadLoss: sums over this rank's own rows, never means. Scale the loss by what all ranks share (1 / the global sum of
@@ -120,7 +118,6 @@ def sharded_head_loss(
         active_rows=active_rows,
         teacher_rows=teacher_rows,
         logits_dtype=torch.bfloat16 if logits_precision == "bfloat16" else None,
-        overlap=overlap,
     )
     with torch.no_grad():
         result = call.run(rows)

@@ -42,16 +42,9 @@ class TritonPasses:
 
     objective: Objective
     gradient_dtype: torch.dtype
-    statistics_shape: KernelShape = KernelShape()
-    gradient_shape: KernelShape = KernelShape()
-
-    @staticmethod
-    def on_device(objective: Objective, gradient_dtype: torch.dtype, reserved: int) -> TritonPasses:
-        """Shapes for a whole device, or for ``reserved`` multiprocessors of it, one large program each."""
-        if not reserved:
-            return TritonPasses(objective, gradient_dtype, KernelShape(4096, 16, 3), KernelShape(4096, 32, 1))
-        shapes = KernelShape(4096, 32, 3, reserved), KernelShape(4096, 32, 1, reserved)
-        return TritonPasses(objective, gradient_dtype, *shapes)
+    # Measured on H200 GPUs, 1,024 rows x 124,160: 3.7 and 3.6 TB/s of logits read and written.
+    statistics_shape: KernelShape = KernelShape(4096, 16, 3)
+    gradient_shape: KernelShape = KernelShape(4096, 32, 1)
 
     def statistics(self, logits: ChunkLogits) -> Tensor:
         z_Cv, t_Sv = logits.drafter_Cv, logits.teacher_Sv
