@@ -22,7 +22,7 @@ from tp_dflash.data.text_encoder import Span
 
 _CACHED_SHAPES = 512
 # What a template's own expressions raise on messages it was not written for.
-_TEMPLATE_FAULTS = (TemplateError, TypeError, ValueError, LookupError, AttributeError, RecursionError)
+TEMPLATE_FAULTS = (TemplateError, TypeError, ValueError, LookupError, AttributeError, RecursionError)
 
 
 class ChatRenderer:
@@ -123,7 +123,7 @@ class ChatRenderer:
                     tokenize=False,
                     **arguments,
                 )
-            except _TEMPLATE_FAULTS as error:
+            except TEMPLATE_FAULTS as error:
                 raise BadRecordError(DropReason.TEMPLATE_ERROR, f"{error}"[:200]) from None
             return str(text)
 

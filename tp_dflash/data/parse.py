@@ -79,7 +79,7 @@ def _conversation(messages: Any, value: dict[str, Any], key: str) -> Conversatio
         messages=[message for message, *_ in kept],
         supervised=tuple(supervised for _, supervised, _ in kept),
         unfinished=frozenset(index for index, (*_, cut_off) in enumerate(kept) if cut_off),
-        tools=_tools(value.get("tools")),
+        tools=read_tools(value.get("tools")),
         arguments=_arguments(value.get("chat_template_kwargs")),
     )
 
@@ -89,7 +89,8 @@ def _is_cut_off(message: dict[str, Any]) -> bool:
     return message.get("finish_reason") == "length"
 
 
-def _tools(tools: Any) -> list[Any] | None:
+def read_tools(tools: Any) -> list[Any] | None:
+    """Function schemas of a record: a list, or its JSON."""
     if isinstance(tools, str) and tools.strip():
         try:
             tools = json.loads(tools)
