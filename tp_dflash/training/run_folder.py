@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import platform
+import shutil
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -68,8 +69,12 @@ class RunFolder:
         return self.path / "logs" / f"rank-{rank}.log"
 
     def describe(self, argv: Sequence[str], settings: dict[str, Any], world: str) -> None:
-        """Write ``run.json``: argv, the whole configuration, the world, versions and commit."""
+        """Write ``run.json``: argv, the whole configuration, the world, versions and commit.
+
+        What ranks of an earlier start last said goes: this one may have fewer, and nobody would tell them apart.
+        """
         self.path.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(self.ranks, ignore_errors=True)
         content = {"argv": list(argv), "world": world, "versions": versions(), "config": settings}
         (self.path / "run.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
