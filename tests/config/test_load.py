@@ -71,6 +71,21 @@ def test_mistakes_are_named(tmp_path: Path, override: str, words: str) -> None:
         load_config(_write(tmp_path), [override])
 
 
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["evaluation.offline_documents=4"], r"expected validation documents to judge 4 of, got none; set data.valid"),
+        (
+            ["evaluation.offline_documents=4", "data.validation_fraction=0.1"],
+            r"expected prompts beside which 4 documents are judged, got none; set evaluation.prompts",
+        ),
+    ],
+)
+def test_documents_that_nobody_would_judge_are_an_error(tmp_path: Path, overrides: list[str], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        load_config(_write(tmp_path), overrides)
+
+
 def test_missing_and_broken_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no such file"):
         load_config(tmp_path / "none.toml")

@@ -49,4 +49,9 @@ class RunConfig(Section):
                 f"evaluation.offline_documents: expected validation documents to judge {self.evaluation.offline_documents} of, "
                 "got none; set data.validation or data.validation_fraction"
             )
+        if self.evaluation.offline_documents and not self.evaluation.prompts:
+            raise ValueError(
+                f"evaluation.offline_documents: expected prompts beside which {self.evaluation.offline_documents} documents are "
+                "judged, got none; set evaluation.prompts"
+            )
         return self
