@@ -61,6 +61,7 @@ def _imports(path: Path) -> list[str]:
 def test_imports_point_down(path: Path) -> None:
     room = _room(path)
     for name in _imports(path):
+        assert name.split(".")[0] != "launch", f"{path.name} imports {name}: launch is the top"
         if not name.startswith("tp_dflash."):
             continue
         other = name.split(".")[1]
@@ -82,3 +83,6 @@ def test_rooms_keep_out_of_what_is_not_theirs(path: Path) -> None:
     if room not in ENVIRONMENT_ROOMS:
         text = path.read_text(encoding="utf-8")
         assert "os.environ" not in text, f"{path.name} reads the environment; pass the value down from cli"
+        assert "os.getenv" not in text, f"{path.name} reads the environment; pass the value down from cli"
+        for hidden in ("group.WORLD", "get_rank()", "get_world_size()"):
+            assert hidden not in text, f"{path.name} asks for the world with {hidden}; make the group an argument"
