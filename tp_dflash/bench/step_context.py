@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from tp_dflash.bench.made_up_documents import MadeUpDocuments
-from tp_dflash.blocks import AnchorCaps, BlockLayout
+from tp_dflash.blocks import BlockLayout
 from tp_dflash.config.run import RunConfig
 from tp_dflash.data import BatchPlan, DataSplits, PreparationReport
 from tp_dflash.drafter import DrafterShape
@@ -42,12 +42,7 @@ def build_bench_context(
         facts=facts,
         shape=shape,
         data=DataSplits(documents, None, PreparationReport(), "made up"),
-        rules=LayoutRules(
-            AnchorCaps(config.anchors.per_pack, config.anchors.per_document),
-            config.training.seed,
-            shape.block_size,
-            shape.label_mode,
-        ),
+        rules=LayoutRules.of(config, shape),
         course=Course(plan, epochs=1, max_steps=num_steps, cursor=Cursor()),
         checkpoint=None,
         notices=(),

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 
 from tp_dflash.blocks import AnchorCaps, BlockLayout
 from tp_dflash.blocks.layout import LabelMode
+from tp_dflash.config.run import RunConfig
 from tp_dflash.data.store import TokenStore
+from tp_dflash.drafter import DrafterShape
 from tp_dflash.training.course import Course, Step
 
 
@@ -24,6 +26,12 @@ class LayoutRules:
     seed: int
     block_size: int
     label_mode: LabelMode
+
+    @staticmethod
+    def of(config: RunConfig, shape: DrafterShape) -> LayoutRules:
+        """The rules of a run; target and drafter ranks must have the same."""
+        caps = AnchorCaps(config.anchors.per_pack, config.anchors.per_document)
+        return LayoutRules(caps, config.training.seed, shape.block_size, shape.label_mode)
 
 
 class PackFeed:

@@ -16,7 +16,6 @@ from typing import TextIO
 import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from tp_dflash.blocks import AnchorCaps
 from tp_dflash.config.load import dump_config
 from tp_dflash.config.run import RunConfig
 from tp_dflash.data import BatchPlan, DataSplits, open_store, prepare_store, store_folder
@@ -130,12 +129,7 @@ def build_context(
         facts=facts,
         shape=shape,
         data=data,
-        rules=LayoutRules(
-            AnchorCaps(config.anchors.per_pack, config.anchors.per_document),
-            config.training.seed,
-            shape.block_size,
-            shape.label_mode,
-        ),
+        rules=LayoutRules.of(config, shape),
         course=Course(plan, config.training.epochs, config.training.max_steps, cursor, schedule),
         checkpoint=checkpoint,
         notices=notices,
