@@ -101,7 +101,10 @@ def _check_same_pack(layout: BlockLayout, features: FeatureBatch) -> None:
 def _pad_rows(rows: Tensor, size: int, what: str) -> Tensor:
     missing = size - rows.shape[0]
     if missing < 0:
-        raise ValueError(f"expected at most {size} {what}, got {rows.shape[0]}; the run's fixed shapes are too small")
+        raise ValueError(
+            f"expected at most {size} {what}, got {rows.shape[0]}; raise data.token_budget or anchors.per_pack, which the run's "
+            "fixed shapes follow from"
+        )
     if missing == 0:
         return rows
     return torch.cat([rows, rows.new_zeros((missing, *rows.shape[1:]))])

@@ -98,7 +98,9 @@ class Message:
         """ValueError if the bytes are not a message of this version."""
         magic, length, state, *numbers = encoded[: 8 * _NUM_WORDS].view(torch.int64).tolist()
         if magic != _MAGIC or state not in list(State) or not 0 <= length <= _NUM_TEXT:
-            raise ValueError(f"expected a message of this version, got words {magic:#x} and {state}")
+            raise ValueError(
+                f"expected a message of this version, got words {magic:#x} and {state}; run one version of tp_dflash on all nodes"
+            )
         text = bytes(encoded[8 * _NUM_WORDS : 8 * _NUM_WORDS + length].tolist()).decode(errors="replace")
         names = [field.name for field in fields(Message) if field.name not in ("state", "text")]
         return Message(state=State(state), text=text, **dict(zip(names, numbers, strict=False)))

@@ -36,10 +36,13 @@ def export_checkpoint(
     draft_vocabulary: size of a reduced vocabulary, the tokens seen most often in the run's data and the end tokens.
     """
     if layout not in ("zlab", "speculators") or dtype not in DTYPES:
-        raise ValueError(f"expected a layout of zlab or speculators in {', '.join(DTYPES)}, got {layout} in {dtype}")
+        raise ValueError(
+            f"expected a layout of zlab or speculators in {', '.join(DTYPES)}, got {layout} in {dtype}; choose one of these"
+        )
     if layout == "zlab" and draft_vocabulary is not None:
         raise ValueError(
-            "expected a reduced vocabulary in the speculators layout, got zlab, which has no head to reduce"
+            "expected a reduced vocabulary in the speculators layout, got zlab, which has no head to reduce; "
+            "choose the other layout or keep the whole vocabulary"
         )
     config = read_run_config(run)
     drafter, checkpoint = read_checkpoint(run, config, dtype=dtype, step=step)

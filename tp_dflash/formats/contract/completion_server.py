@@ -99,7 +99,9 @@ class CompletionServer:
                 return bytes(answer.read())
         except urllib.error.HTTPError as error:
             detail = error.read()[:200].decode(errors="replace")
-            raise ServerError(f"{self.root}{path}: expected an answer, got HTTP {error.code} {detail}") from None
+            raise ServerError(
+                f"{self.root}{path}: expected an answer, got HTTP {error.code} {detail}; see the server's log"
+            ) from None
         except (urllib.error.URLError, OSError) as error:
             raise ServerError(f"{self.root}{path}: expected an answer, got {error}; is the server running?") from None
 
@@ -125,5 +127,7 @@ def _field(answer: Any, *path: str | int) -> Any:
         try:
             answer = answer[key]
         except (KeyError, IndexError, TypeError):
-            raise ServerError(f"expected {path} in the server's answer, got {json.dumps(answer)[:80]}") from None
+            raise ServerError(
+                f"expected {path} in the server's answer, got {json.dumps(answer)[:80]}; name an OpenAI-compatible server"
+            ) from None
     return answer
