@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tp_dflash.planner.calibration import Calibration
 from tp_dflash.planner.head_memory import head_row_plan
 from tp_dflash.planner.run_sizes import RunSizes
-from tp_dflash.planner.target_memory import forward_tokens, pack_bytes
+from tp_dflash.planner.target_memory import pack_bytes
 
 _TERA, _GIGA = 1e12, 1e9
 
@@ -162,8 +162,3 @@ def _update_seconds(sizes: RunSizes, calibration: Calibration) -> float:
 def stream_gb_per_second(sizes: RunSizes, time: StepTime) -> float:
     """What one target rank sends at the run's rate."""
     return pack_bytes(sizes) * time.packs_per_second / sizes.num_targets / _GIGA
-
-
-def forwards_per_pack(sizes: RunSizes) -> int:
-    """Target forwards of a full pack."""
-    return -(-sizes.tokens // forward_tokens(sizes))

@@ -23,13 +23,6 @@ class PayloadShapes:
     hidden_size: int
     dtype: torch.dtype
 
-    @property
-    def slot_bytes(self) -> int:
-        """Bytes of one buffer; a target rank and a drafter rank each hold two."""
-        rows = self.fixed.num_teacher_rows + self.fixed.num_blocks
-        values = self.fixed.num_context * self.feature_size + rows * self.hidden_size
-        return values * self.dtype.itemsize + self.fixed.num_context
-
 
 class Slot:
     """One buffer for the features of one pack, as large as the largest pack of the run."""

@@ -31,7 +31,7 @@ _BUCKET_ROWS = 256
 
 @dataclass(frozen=True)
 class StepSettings:
-    """What does not change from step to step. weights_B: block position weights; shapes: context rows and blocks."""
+    """What does not change from step to step. weights_B: block position weights. token_budget, num_blocks: T and A."""
 
     objective: Objective
     weights_B: Tensor
@@ -83,7 +83,7 @@ class DrafterStep:
         settings = self.settings
         self.phase.enter("head")
         num_rows = settings.num_blocks * layout.block_size
-        shapes = FixedShapes(settings.token_budget, settings.num_blocks, bucket(teacher_rows, max(num_rows, 1)))
+        shapes = FixedShapes(settings.token_budget, settings.num_blocks, bucket(teacher_rows, num_rows))
         batch = BlockBatch.assemble(layout, features, settings.weights_B, shapes, self.device)
         hidden_ND = self.drafter(batch.features_TF, batch.anchor_embeddings_AD, self.mask_embedding_D, batch.geometry)
         loss = sharded_head_loss(

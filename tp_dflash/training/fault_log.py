@@ -42,16 +42,3 @@ def append_fault(path: Path, kind: Kind, step: int, text: str, **details: Any) -
             file.write(line + "\n")
     except OSError:
         return
-
-
-def read_faults(path: Path) -> list[Fault]:
-    """All lines so far, oldest first; a line that was cut by a full disk is left out."""
-    if not path.is_file():
-        return []
-    found = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            found.append(Fault(**json.loads(line)))
-        except (ValueError, TypeError):
-            continue
-    return found

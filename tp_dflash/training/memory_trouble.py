@@ -5,6 +5,8 @@ In: the configuration, the placement, what the planner makes of them, the phase 
 
 from __future__ import annotations
 
+import os
+
 import torch
 
 from tp_dflash.config.run import RunConfig
@@ -76,6 +78,4 @@ def _change(verdict: Verdict) -> str:
 def _device_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory
-    import os
-
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
