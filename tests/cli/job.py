@@ -106,7 +106,13 @@ def complete(config: Path, world: int, extra: Sequence[str] = (), nodes: int = 1
 
 
 def _lines(values: Any) -> str:
-    return "\n".join(f"{key} = {json.dumps(value)}" for key, value in values.items() if value is not None)
+    return "\n".join(f"{key} = {_toml(value)}" for key, value in values.items() if value is not None)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + "}"
+    return "[" + ", ".join(map(_toml, value)) + "]" if isinstance(value, list) else json.dumps(value)
 
 
 def _environment(rank: int, world: int, per_node: int, port: int) -> dict[str, str]:

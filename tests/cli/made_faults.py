@@ -8,7 +8,7 @@ import signal
 
 import torch
 
-from tp_dflash.blocks import BlockLayout, FeatureBatch
+from tp_dflash.blocks import BlockLayout, Document, FeatureBatch
 
 
 def arrange(fault: str, rank: int) -> None:
@@ -24,6 +24,8 @@ def arrange(fault: str, rank: int) -> None:
             _spoil_loss(found[2])
     elif found := re.fullmatch(r"nan features of document (\d+)", fault):
         _spoil_features(int(found[1]))
+    elif found := re.fullmatch(r"nothing to train beyond document (\d+)", fault):
+        _empty_masks(int(found[1]))
     elif found := re.fullmatch(r"out of memory on rank (\d+) at step (\d+)", fault):
         if rank == int(found[1]):
             _fill_memory(int(found[2]))
@@ -72,6 +74,20 @@ def _spoil_features(document_id: int) -> None:
         return original(layout, batch)
 
     target.empty_non_finite = empty_non_finite
+
+
+def _empty_masks(last: int) -> None:
+    from tp_dflash.data.store import TokenStore
+
+    original = TokenStore.document
+
+    def document(self: TokenStore, document_id: int) -> Document:
+        found = original(self, document_id)
+        if document_id <= last:
+            return found
+        return Document(found.document_id, found.tokens_S, torch.zeros_like(found.loss_mask_S))
+
+    TokenStore.document = document  # type: ignore[method-assign]
 
 
 def _fill_memory(step: int) -> None:

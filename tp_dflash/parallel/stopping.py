@@ -18,11 +18,11 @@ class StopRequests:
     """What was asked of this run so far. decides: this rank says for all whether the run is at rest (the reporting rank)."""
 
     def __init__(self, lookout: Lookout, decides: bool, limit_seconds: float | None = None) -> None:
-        """limit_seconds: from now on; then the run stops as if it had been asked to."""
+        """limit_seconds: from now on; then the run stops as if it had been asked to, but not before its first step."""
         self._lookout = lookout
         self._decides = decides
         self._deadline = None if limit_seconds is None else time.monotonic() + limit_seconds
-        self._at_rest = True
+        self._at_rest, self._has_worked = True, False
         self._lock = threading.Lock()
         lookout.start(self._consider)
 
@@ -40,7 +40,7 @@ class StopRequests:
     def at_work(self) -> Iterator[None]:
         """While there is something to lose."""
         with self._lock:
-            self._at_rest = False
+            self._at_rest, self._has_worked = False, True
         yield
         with self._lock:
             self._at_rest = True
@@ -62,5 +62,6 @@ class StopRequests:
 
     def _consider(self) -> None:
         with self._lock:
-            if self._decides and self._at_rest and self.wanted:
+            asked = self.wanted if self._has_worked else self._lookout.stop.is_set()
+            if self._decides and self._at_rest and asked:
                 self._lookout.end("asked to stop while nothing was unsaved")
