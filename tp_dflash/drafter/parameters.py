@@ -7,7 +7,6 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, distribute_tensor
 
 from tp_dflash.drafter.shape import DrafterShape
 
@@ -48,6 +47,9 @@ def initial_parameter(name: str, size: tuple[int, ...], seed: int, std: float) -
 @torch.no_grad()
 def set_parameter(parameter: nn.Parameter, full: Tensor) -> None:
     """Write a full value into a parameter, whole or sharded (each rank keeps its own part; nothing is sent)."""
+    # Imported here: sizes and plans need none of it, and it takes half a second.
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
     if parameter.shape != full.shape:
         raise ValueError(
             f"expected a value of shape {tuple(parameter.shape)}, got {tuple(full.shape)}; see the names' file"
