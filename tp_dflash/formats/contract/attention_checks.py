@@ -64,7 +64,7 @@ def check_windows(view: FolderView) -> Iterator[Finding]:
     yield Finding(
         "sliding window",
         f"{_kinds(types)}, window {window}{', switched off' if off else ''}; {_kinds(trained_types)}, window {trained_window} "
-        "as trained",
+        f"{view.measure}",
         None if same and not missing and not off else f"{remedy}, use_sliding_window {str(slides).lower()}",
     )
     served = view.served_causality

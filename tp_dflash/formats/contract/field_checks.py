@@ -80,7 +80,7 @@ def check_proposals(view: FolderView) -> Iterator[Finding]:
 
 def check_label_mode(view: FolderView) -> Finding:
     trained = "same_position" if view.record is None else view.record.shape.label_mode
-    finding = compared("label mode", view.label_mode, trained, "as trained", f"write {trained} into config.json")
+    finding = compared("label mode", view.label_mode, trained, view.measure, f"write {trained} into config.json")
     if finding.ok and trained == "next_token":
         return Finding(
             "label mode", "next_token: servers decode same_position", "train with drafter.label_mode = same_position"
@@ -95,7 +95,8 @@ def check_block_size(view: FolderView) -> Finding:
         return Finding("block size", f"{stated} stated", "write the trained block size, the same in both places")
     size = stated[0]
     trained = size if view.record is None else view.record.shape.block_size
-    return compared("block size", size, trained, "as trained", f"write block_size {trained}")
+    whose = "stated" if view.record is None else "as trained"
+    return compared("block size", size, trained, whose, f"write block_size {trained}")
 
 
 def check_layer_ids(view: FolderView, target: TargetFacts) -> Iterator[Finding]:

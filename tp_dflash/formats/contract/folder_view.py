@@ -1,7 +1,7 @@
 """A published folder as it lies there, faults included: fields and tensor headers, without building anything of them.
 
-Reading for use (``read_published``) stops at the first contradiction; a check must see all of them, so this view takes
-every field as it is and says None where there is none.
+Reading for use (``read_published``) stops at the first contradiction; a check must see all of them, so this view builds
+nothing: it takes every field as it stands, and a missing one as missing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ _CONFIG_PLACES = {"zlab": "dflash_config", "speculators": "transformer_layer_con
 
 @dataclass(frozen=True)
 class FolderView:
-    """network: the Qwen3 fields. misfits: fields of the wrong kind, left out of the others. headers: (dtype, shape) of every tensor. record: as trained, None for a foreign folder."""
+    """network: the Qwen3 fields. headers: (dtype, shape) of every tensor. record: as trained, None for a foreign folder.
+
+    misfits: fields of the wrong kind, with what was wrong; they are left out of config and network.
+    """
 
     folder: Path
     layout: Layout
@@ -46,6 +49,11 @@ class FolderView:
             )
         network = config if layout == "zlab" else inner
         return FolderView(folder, layout, config, network, read_headers(folder), TrainingRecord.read(folder), misfits)
+
+    @property
+    def measure(self) -> str:
+        """Where expected values come from, as a figure says it."""
+        return "by the usual choice" if self.record is None else "as trained"
 
     @property
     def blocks(self) -> dict[str, Any]:
