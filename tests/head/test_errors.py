@@ -96,23 +96,28 @@ def test_one_wrong_rank_is_an_error_on_both(i: int, said_by_rank: list[list[str]
 
 
 def test_a_faulty_call_on_a_device_is_not_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where values cannot be looked at without waiting, the loss is NaN and the result says why when asked."""
+    """Where values cannot be looked at without waiting, loss and gradient are NaN and the result says why when asked."""
     from tp_dflash.head import head_call
 
     monkeypatch.setattr(head_call.HeadCall, "_raise_on_host", lambda self, metadata: None)
     vocab = VocabRange(0, VOCABULARY, VOCABULARY)
-    shard = HeadShard(torch.randn(VOCABULARY, WIDTH), vocab)
+    weight, hidden = torch.randn(VOCABULARY, WIDTH, requires_grad=True), torch.randn(4, WIDTH, requires_grad=True)
     result = sharded_head_loss(
-        torch.randn(4, WIDTH),
+        hidden,
         torch.randn(4, WIDTH),
         torch.arange(4),
         torch.tensor([0, 11, 3, 4]),
         torch.ones(4),
-        drafter_head=shard,
-        teacher_head=shard,
+        drafter_head=HeadShard(weight, vocab),
+        teacher_head=HeadShard(weight.detach(), vocab),
         objective=Objective(),
         block_size=4,
     )
     assert result.loss_sum.isnan()
+    result.loss_sum.backward()
+    assert hidden.grad is not None
+    assert weight.grad is not None
+    assert hidden.grad.isnan().all()
+    assert weight.grad.isnan().all()
     with pytest.raises(ValueError, match="labels outside"):
         result.raise_faults()

@@ -143,21 +143,24 @@ class _MadeInForward(torch.autograd.Function):
     """A scalar whose gradients came with it.
 
     Holds until backward: grad_ND (own rows, in the rows' dtype) and grad_vD (own range, fp32). Backward multiplies each by
-    the upstream gradient into a new tensor, so it can run twice, and exchanges nothing.
+    the upstream gradient into a new tensor, so it can run twice, and exchanges nothing. A loss that is NaN, as that of a
+    faulty call is, has gradients that are NaN: an optimizer that skips such steps then cannot train on it.
     """
 
     @staticmethod
     def forward(
         ctx: Any, hidden_ND: Tensor, weight_vD: Tensor, loss_sum: Tensor, grad_ND: Tensor | None, grad_vD: Tensor | None
     ) -> Tensor:
-        ctx.save_for_backward(grad_ND, grad_vD)
+        ctx.save_for_backward(loss_sum, grad_ND, grad_vD)
         ctx.dtypes = (hidden_ND.dtype, weight_vD.dtype)
         return loss_sum.clone()
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None]:
+        loss_sum, *made = ctx.saved_tensors
+        scale = torch.where(loss_sum.isnan(), loss_sum, upstream)
         grads = [
-            None if grad is None or not wanted else (grad * upstream).to(dtype)
-            for grad, dtype, wanted in zip(ctx.saved_tensors, ctx.dtypes, ctx.needs_input_grad, strict=False)
+            None if grad is None or not wanted else (grad * scale).to(dtype)
+            for grad, dtype, wanted in zip(made, ctx.dtypes, ctx.needs_input_grad, strict=False)
         ]
         return grads[0], grads[1], None, None, None
