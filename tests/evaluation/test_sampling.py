@@ -73,11 +73,15 @@ def _sampled(
     return counts, streaks
 
 
-@pytest.mark.parametrize("temperature", [0.7, 1.0])
 @pytest.mark.parametrize(
-    ("acceptance", "tree_budget"),
-    [("rejection", None), ("match", None), ("match", 9)],
-    ids=["rejection", "match", "tree"],
+    ("temperature", "acceptance", "tree_budget"),
+    [
+        (0.7, "rejection", None),
+        (1.0, "rejection", None),
+        (0.7, "match", None),
+        (1.0, "match", None),
+        (0.7, "match", 9),
+    ],
 )
 def test_answers_have_the_targets_distribution(
     temperature: float, acceptance: Acceptance, tree_budget: int | None

@@ -7,6 +7,7 @@ parents precede their children, and who sees whom in it. No model, no cache, no 
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -70,9 +71,9 @@ class DraftTree:
     @staticmethod
     def chain(tokens: Sequence[int], log_q: Sequence[float]) -> DraftTree:
         """One token a block position, each the parent of the next."""
-        products = np.cumsum(np.asarray(log_q, dtype=np.float64)).tolist()
         count = len(tokens)
-        return DraftTree(tuple(tokens), tuple(range(count)), tuple(range(1, count + 1)), tuple(products))
+        products = tuple(itertools.accumulate(log_q))
+        return DraftTree(tuple(tokens), tuple(range(count)), tuple(range(1, count + 1)), products)
 
     @staticmethod
     def best_first(
@@ -89,8 +90,7 @@ class DraftTree:
         cost: stop before the budget where one more node would lower expected tokens per second. Fewer nodes than the
         budget come back when there are no more prefixes of positive probability.
         """
-        if not 1 <= budget <= MAX_BUDGET:
-            raise ValueError(f"expected a tree budget within 1..{MAX_BUDGET}, got {budget}; set evaluation.tree_budget")
+        check_budget(budget)
         nodes: list[tuple[int, int, int, float]] = []
         expected_tokens = 1.0
         # An open prefix: (-log product, block position, order of discovery, rank there, parent, parent's log product).

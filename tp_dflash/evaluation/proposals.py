@@ -62,4 +62,4 @@ def _log_q(logits_PKv: Tensor, temperature: float) -> Tensor:
 
 
 def _chains(tokens_PK: Tensor, log_q_PK: Tensor) -> list[DraftTree]:
-    return [DraftTree.chain(tokens, log_q) for tokens, log_q in zip(tokens_PK.tolist(), log_q_PK.tolist(), strict=True)]
+    return [DraftTree.chain(*each) for each in zip(tokens_PK.tolist(), log_q_PK.tolist(), strict=True)]
