@@ -98,10 +98,12 @@ def _check_fit(
         )
     for prompts in prompt_sets:
         longest = max(map(len, prompts.prompts))
-        if longest + settings.max_new_tokens > facts.max_positions:
+        # The last block may reach beyond the answer: its rows need positions too.
+        if longest + settings.max_new_tokens + shape.block_size > facts.max_positions:
             raise ValueError(
-                f"{prompts.name}: expected prompts and answers within the target's {facts.max_positions} positions, got "
-                f"{longest} + {settings.max_new_tokens}; shorten the prompt or lower evaluation.max_new_tokens"
+                f"{prompts.name}: expected prompt, answer and a block within the target's {facts.max_positions} positions, got "
+                f"{longest} + {settings.max_new_tokens} + {shape.block_size}; shorten the prompt or lower "
+                "evaluation.max_new_tokens"
             )
 
 
