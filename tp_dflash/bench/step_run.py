@@ -16,7 +16,7 @@ from tp_dflash.bench.spans import Span, SpanRecorder
 from tp_dflash.bench.step_memory import MemoryReading, forget_peak, read_memory
 from tp_dflash.bench.step_parts import TargetAlone, time_target
 from tp_dflash.bench.step_phases import RecordedSource, RecordedTarget, mark_phases
-from tp_dflash.streams import FeatureReceiver, FeatureSender, LocalFeatures, StreamMeters
+from tp_dflash.streams import CachedFeatures, FeatureReceiver, FeatureSender, LocalFeatures, StreamMeters
 from tp_dflash.target import Target
 from tp_dflash.training.drafter_loop import DrafterLoop, StepDone
 from tp_dflash.training.drafter_role import build_step
@@ -119,7 +119,7 @@ class _RankRun:
 
     def prepare_drafter(self, target: Target | None) -> None:
         context = self.context
-        self.source: FeatureReceiver | LocalFeatures = (
+        self.source: FeatureReceiver | LocalFeatures | CachedFeatures = (
             open_source(context, None) if target is None else self._local(target)
         )
         self.step = build_step(context)

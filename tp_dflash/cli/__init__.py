@@ -11,12 +11,14 @@ import typer
 
 from tp_dflash.cli.bench_head import bench_head
 from tp_dflash.cli.bench_step import bench_step
+from tp_dflash.cli.cache import cache
 from tp_dflash.cli.check import check
 from tp_dflash.cli.doctor import doctor
 from tp_dflash.cli.evaluate import evaluate
 from tp_dflash.cli.export import export
 from tp_dflash.cli.plan import plan
 from tp_dflash.cli.prepare import prepare
+from tp_dflash.cli.regenerate import regenerate
 from tp_dflash.cli.report import report
 from tp_dflash.cli.train import train
 from tp_dflash.config.load import ConfigError
@@ -28,7 +30,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (prepare, plan, train, evaluate, export, check, report, doctor):
+for command in (prepare, regenerate, cache, plan, train, evaluate, export, check, report, doctor):
     app.command()(command)
 bench = typer.Typer(help="Measure parts of training on this machine.", no_args_is_help=True)
 bench.command("head")(bench_head)

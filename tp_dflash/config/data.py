@@ -77,6 +77,11 @@ class DataConfig(Section):
     num_workers: int | None = Field(
         None, ge=0, description="Processes that tokenise; 0: none besides the caller; unset: by cores and file sizes."
     )
+    feature_cache: str | None = Field(
+        None,
+        description="Folder that `tp-dflash cache` wrote: drafter ranks read features there and no rank runs the target. "
+        'Needs placement.target = "colocated".',
+    )
     cache: str = Field("runs/data", description="Folder of prepared data sets, each under its fingerprint.")
 
     @model_validator(mode="after")

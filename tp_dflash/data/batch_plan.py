@@ -84,7 +84,8 @@ class BatchPlan:
         length_D = np.asarray(self.length_D, dtype=np.int64)
         if self.weight_D is None:
             return np.arange(num_documents, dtype=np.int64), length_D
-        phase_D = (self._random(_USES, 0, num_documents) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        # 24 random bits: adding them to an epoch's number is exact, so a weight of 1 is one use in every epoch.
+        phase_D = (self._random(_USES, 0, num_documents) >> np.uint64(40)).astype(np.float64) * 2.0**-24
         weight_D = np.asarray(self.weight_D, dtype=np.float64)
         uses_D = np.floor((epoch + 1) * weight_D + phase_D) - np.floor(epoch * weight_D + phase_D)
         uses_D = uses_D.astype(np.int64)

@@ -22,6 +22,7 @@ from tp_dflash.target import Target
 from tp_dflash.training.course import Cursor
 from tp_dflash.training.drafter_role import DrafterRole
 from tp_dflash.training.fault_log import append_fault
+from tp_dflash.training.feature_cache import needs_target
 from tp_dflash.training.head_only_role import HeadOnlyRole
 from tp_dflash.training.memory_trouble import check_memory, explain
 from tp_dflash.training.publish import published_drafter
@@ -59,7 +60,7 @@ def run_training(
 
 
 def _train(context: RunContext) -> bool:
-    target = load_target(context) if context.place.is_target else None
+    target = load_target(context) if context.place.is_target and needs_target(context.config) else None
     with ExitStack() as stack:
         reporter = stack.enter_context(_open_reporter(context)) if context.is_reporter else None
         role = _take_role(context, target, reporter, stack)

@@ -9,9 +9,10 @@ from types import TracebackType
 
 from tp_dflash.blocks import FixedShapes
 from tp_dflash.parallel.device import peak_memory_bytes
-from tp_dflash.streams import FeatureReceiver, FeatureSender, LocalFeatures, PayloadShapes
+from tp_dflash.streams import CachedFeatures, FeatureReceiver, FeatureSender, LocalFeatures, PayloadShapes
 from tp_dflash.target import Target, check_target
 from tp_dflash.training.course import BetweenSteps, Cursor
+from tp_dflash.training.feature_cache import open_cached_features
 from tp_dflash.training.heartbeat import Heartbeat
 from tp_dflash.training.pack_feed import PackFeed
 from tp_dflash.training.run_context import RunContext
@@ -84,9 +85,11 @@ class TargetRole:
             beat.write(context.folder.ranks)
 
 
-def open_source(context: RunContext, target: Target | None) -> FeatureReceiver | LocalFeatures:
-    """Where a drafter rank gets its features: from its own target if it hosts one, else from the streams."""
+def open_source(context: RunContext, target: Target | None) -> FeatureReceiver | LocalFeatures | CachedFeatures:
+    """Where a drafter rank gets its features: from files, from its own target if it hosts one, else from the streams."""
     shapes = payload_shapes(context)
+    if context.config.data.feature_cache is not None:
+        return open_cached_features(context, shapes)
     if target is not None:
         return LocalFeatures(target.features, shapes, context.device)
     return FeatureReceiver(
