@@ -12,9 +12,20 @@ set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/torchrun.sh"
 config="${1:?usage: NODES=n HEAD=host:port launch/multi_node.sh CONFIG [arguments of tp-dflash train]}"
 shift
+: "${HEAD:?host:port of the first machine}"
 ranks="$(ranks_per_node "$config" "$@")"
+
+# One machine holds the meeting point. torchrun looks for itself in the name service, where not every machine is listed.
+head_name="${HEAD%:*}"
+head_address="$(getent ahostsv4 "$head_name" | awk 'NR == 1 { print $1 }' || true)"
+meeting=()
+case " $(hostname) $(hostname -I) " in
+    *" $head_name "* | *" ${head_address:-none} "*) meeting=(--rdzv-conf is_host=true) ;;
+    *) case "$head_address" in 127.*) ;; *) meeting=(--rdzv-conf is_host=false) ;; esac ;;
+esac
+
 local_address=()
 if [ -n "${LOCAL_ADDRESS:-}" ]; then local_address=(--local-addr "$LOCAL_ADDRESS"); fi
 run_with_signals torchrun --nnodes "${NODES:?number of machines}" --nproc-per-node "$ranks" \
-    --rdzv-backend c10d --rdzv-endpoint "${HEAD:?host:port of the first machine}" --rdzv-id "${JOB_ID:-tp_dflash}" \
-    "${local_address[@]}" --max-restarts "${MAX_RESTARTS:-3}" --shutdown-timeout 300 -m tp_dflash train "$config" "$@"
+    --rdzv-backend c10d --rdzv-endpoint "$HEAD" --rdzv-id "${JOB_ID:-tp_dflash}" \
+    "${meeting[@]}" "${local_address[@]}" --max-restarts "${MAX_RESTARTS:-3}" --shutdown-timeout 300 -m tp_dflash train "$config" "$@"

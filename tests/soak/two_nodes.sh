@@ -22,7 +22,7 @@ from pathlib import Path
 from tests.cli.job import write_config
 place = {"target": "0", "drafter": "1"}
 for run in ("whole", "cut"):
-    write_config(Path(sys.argv[1]), run, place, training={"epochs": 60}, checkpoint={"every_steps": 5})
+    write_config(Path(sys.argv[1]), run, place, training={"epochs": 30}, checkpoint={"every_steps": 5})
 P
 
 # node SPACE ADDRESS INTERFACE RUN
@@ -49,7 +49,7 @@ wait "$first" || code=$?
 wait "$second" || true
 echo "killed every process of the second node: the first node ended with code $code after $((SECONDS - killed_at)) s"
 [ "$code" -ne 0 ]
-grep -h "failed first\|has said nothing\|lost\|is gone" "$folder"/cut-tpd-a-0.log | head -n 3
+grep -h "failed first\|has said nothing\|lost\|is gone" "$folder"/cut-tpd-a-0.log | head -n 3 || true
 both cut 1 && wait "$first" && wait "$second"
 grep -h "continued from" "$folder"/cut-tpd-a-1.log "$folder"/cut-tpd-b-1.log | sed "s|$folder/||"
 cmp "$folder/whole/export/model.safetensors" "$folder/cut/export/model.safetensors" && echo "the weights are bit-equal"

@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tp_dflash.training.checkpoint_folder import find_fault, newest_complete, partial_path, remove_old, seal
+from tp_dflash.training.checkpoint_folder import (
+    clear_partial,
+    find_fault,
+    newest_complete,
+    partial_path,
+    remove_old,
+    seal,
+)
 
 
 def _save(root: Path, step: int) -> Path:
@@ -90,3 +97,27 @@ def test_old_ones_and_cut_saves_go(tmp_path: Path) -> None:
 def test_saving_a_step_again_replaces_it(tmp_path: Path) -> None:
     _save(tmp_path, 7)
     assert find_fault(_save(tmp_path, 7)) is None
+
+
+def test_damaged_later_folders_do_not_push_out_what_is_saved_now(tmp_path: Path) -> None:
+    """A run that went on from step 10 because step 20 is damaged saves step 12 and keeps one checkpoint: that one."""
+    _save(tmp_path, 10)
+    _flip(_save(tmp_path, 20))
+    _save(tmp_path, 12)
+    remove_old(tmp_path, keep_last=1, newest=12)
+    found, _ = newest_complete(tmp_path)
+    assert found is not None
+    assert found.step == 12
+
+
+def test_only_damaged_checkpoints_are_an_error(tmp_path: Path) -> None:
+    _halve(_save(tmp_path, 10))
+    with pytest.raises(ValueError, match="none of the checkpoints is complete"):
+        newest_complete(tmp_path)
+
+
+def test_what_a_cut_save_left_is_not_part_of_the_next_one(tmp_path: Path) -> None:
+    clear_partial(tmp_path, 5)
+    (partial_path(tmp_path, 5) / "shard-00002.safetensors").write_bytes(bytes(9))
+    clear_partial(tmp_path, 5)
+    assert list(partial_path(tmp_path, 5).iterdir()) == []

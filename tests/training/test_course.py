@@ -59,3 +59,19 @@ def test_max_steps_ends_the_course() -> None:
     course = _course(2, max_steps=5)
     assert course.total_steps == 5
     assert [step.index for step in course.steps()] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 1), (2, 1), (1, 2), (2, 3)])
+@pytest.mark.parametrize("max_steps", [None, 12])
+def test_the_schedule_goes_on_where_it_stood(before: int, after: int, max_steps: int | None) -> None:
+    """The same share of the schedule is done, and the last step is the schedule's last; nothing moves at the same size."""
+    course = _course(before, max_steps=max_steps)
+    cursor = next(step.after for step in course.steps() if step.index == 6)
+    point = course.schedule_point(cursor.step)
+    continued = Course(_course(after).plan, 3, max_steps, cursor, point)
+    share = continued.position(cursor.step) / continued.schedule_length
+    assert share == pytest.approx(point.position / point.length, abs=1e-12)
+    assert continued.position(continued.total_steps - 1) == pytest.approx(continued.schedule_length - 1)
+    if before == after:
+        assert continued.position(9) == course.position(9) == 9.0
+        assert continued.schedule_length == course.schedule_length

@@ -263,7 +263,8 @@ class _Interval:
 
     def rates(self) -> dict[str, float]:
         seconds = max(self.seconds, 1e-9)
-        return {"tokens_per_second": self.tokens / seconds, "rows_per_second": self.rows / seconds}
+        rates = {"tokens_per_second": self.tokens / seconds, "rows_per_second": self.rows / seconds}
+        return rates | {"step_seconds": self.seconds}
 
 
 def _whole(parameter: Tensor) -> Tensor:

@@ -23,8 +23,9 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from torch.utils.tensorboard import SummaryWriter
 
+from tp_dflash.config.logging import LoggingConfig
+from tp_dflash.training.boards import open_boards
 from tp_dflash.training.run_folder import RunFolder
 
 _LOG_WIDTH = 160
@@ -36,7 +37,7 @@ Figure = float | int | list[float] | dict[str, float]
 class Reporter:
     """Writes logged steps; a context manager, so that the bar and the files are closed on any way out."""
 
-    def __init__(self, folder: RunFolder, first_step: int, total_steps: int, tensorboard: bool) -> None:
+    def __init__(self, folder: RunFolder, first_step: int, total_steps: int, config: LoggingConfig) -> None:
         self.folder = folder
         self.total_steps = total_steps
         self.first_step = self.steps_done = first_step
@@ -59,7 +60,7 @@ class Reporter:
         )
         self._task: TaskID = self._progress.add_task("train", total=total_steps, completed=first_step, figures="")
         self._lines: TextIO = folder.metrics.open("a", encoding="utf-8")
-        self._board = SummaryWriter(str(folder.tensorboard)) if tensorboard else None
+        self._boards = open_boards(folder, config)
 
     def __enter__(self) -> Reporter:
         self._progress.start()
@@ -68,8 +69,8 @@ class Reporter:
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
         self._lines.close()
-        if self._board is not None:
-            self._board.close()
+        for board in self._boards:
+            board.close()
 
     def advance(self, steps_done: int) -> None:
         """Move the bar and, now and then, the heartbeat; called every step, reads nothing from the device."""
@@ -85,9 +86,8 @@ class Reporter:
             json.dumps({"step": steps_done, **{key: _finite(value) for key, value in figures.items()}}) + "\n"
         )
         self._lines.flush()
-        if self._board is not None:
-            for name, value in _scalars(figures):
-                self._board.add_scalar(name, value, steps_done)
+        for board in self._boards:
+            board.show(dict(_scalars(figures)), steps_done)
         summary = _summary(figures)
         self._progress.update(self._task, completed=steps_done, figures=summary)
         if not self.console.is_terminal:
@@ -126,9 +126,8 @@ class Reporter:
         named = {f"evaluation/{name}": value for name, value in figures.items()}
         self._lines.write(json.dumps({"step": steps_done, **named}) + "\n")
         self._lines.flush()
-        if self._board is not None:
-            for name, value in named.items():
-                self._board.add_scalar(name, value, steps_done)
+        for board in self._boards:
+            board.show(named, steps_done)
 
     def say(self, text: str) -> None:
         """One line for the person watching, above the bar."""

@@ -96,7 +96,7 @@ def _tell_stop(context: RunContext, reporter: Reporter | None) -> None:
 
 def _open_reporter(context: RunContext) -> Reporter:
     course = context.course
-    reporter = Reporter(context.folder, course.cursor.step, course.total_steps, context.config.logging.tensorboard)
+    reporter = Reporter(context.folder, course.cursor.step, course.total_steps, context.config.logging)
     for line in startup_lines(context):
         reporter.say(line)
     return reporter
