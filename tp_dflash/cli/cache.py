@@ -69,8 +69,12 @@ def _announcing(bar: Progress, task: TaskID, world: World) -> Callable[[CachePla
         elif world.rank == 0:
             bar.console.print(
                 f"features of {plan.num_documents:,} documents, {plan.num_tokens:,} tokens: at most "
-                f"{plan.num_bytes / 2**30:,.2f} GiB in {plan.folder}",
+                f"{_size(plan.num_bytes)} in {plan.folder}",
                 soft_wrap=True,
             )
 
     return announce
+
+
+def _size(num_bytes: int) -> str:
+    return f"{num_bytes / 2**30:,.1f} GiB" if num_bytes >= 1 << 30 else f"{num_bytes / 2**20:,.1f} MiB"
