@@ -72,3 +72,22 @@ def test_a_run_leaves_its_report_metrics_and_description(folder: Path) -> None:
     assert described["argv"] == ["test"]
     assert described["config"]["training"]["max_steps"] == 5
     assert described["versions"]["torch"] == torch.__version__
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"drafter": {"mask_token_id": 10}}, r"mask_token_id: expected a token that never occurs in the data, got 10"),
+        ({"drafter": {"mask_token_id": 47}}, r"mask token within the target's 47 embedding rows, got 47"),
+        ({"drafter": {"mask_token_id": 1}}, r"got 1, the end-of-sequence token"),
+        ({"drafter": {"target_layer_ids": [1, 4]}}, r"target_layer_ids"),
+    ],
+    ids=["occurs", "beyond", "eos", "last layer"],
+)
+def test_what_cannot_be_trained_ends_every_rank_before_the_first_step(
+    folder: Path, changes: dict[str, dict[str, object]], words: str
+) -> None:
+    placement = {"target": "0", "drafter": "1"}
+    with pytest.raises(AssertionError, match=words):
+        run_ranks(train_rank, 2, settings(folder, "refused", placement, **changes))
+    assert not (folder / "refused" / "export").exists()

@@ -52,6 +52,7 @@ LAYOUTS = {
     "tensor parallel 2": (2, {"drafter": "0,1", "tensor_parallel": 2}),
     "data parallel 2": (2, {"drafter": "0,1"}),
     "accumulation 2": (1, {"accumulation": 2}),
+    "tensor parallel 1, data parallel 2, a head-only rank each": (4, {"drafter": "1,3", "head": "0-3"}),
     "tensor parallel 2 and a head-only rank": (3, {"drafter": "1,2", "head": "0-2", "tensor_parallel": 2}),
 }
 
@@ -101,3 +102,21 @@ def test_ranks_take_the_same_number_of_steps_whatever_the_documents() -> None:
         first, second = run_ranks(_train, 2, TinyRun(lengths=lengths, drafter="0,1", epochs=1))
         assert first["steps"] == second["steps"]
         assert repr(first["figures"]) == repr(second["figures"])
+
+
+def test_two_groups_of_two_train_as_one_rank_with_four_packs() -> None:
+    """Tensor parallel 2 x data parallel 2: four drafter ranks, each with packs of its own."""
+    *_, result = run_ranks(_train, 4, TinyRun(drafter="0-3", tensor_parallel=2))
+    alone = run_ranks(_train, 1, TinyRun(accumulation=4))[0]
+    assert _difference(alone["parameters"], result["parameters"]) < 1e-6
+
+
+def test_norm_weights_move_in_a_bf16_run() -> None:
+    """Masters are fp32: nearly no entry of a norm weight is still exactly 1 after 20 steps of a bf16 run."""
+    run = TinyRun(drafter="0,1", dtype=torch.bfloat16, epochs=20, max_steps=20)
+    first, _ = run_ranks(_train, 2, run)
+    norms = {name: value for name, value in first["parameters"].items() if value.ndim == 1}
+    assert len(norms) == 2 * 4 + 2
+    for name, value in norms.items():
+        assert value.dtype == torch.float32
+        assert float((value == 1).float().mean()) < 0.05, name
