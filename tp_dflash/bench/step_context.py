@@ -45,6 +45,7 @@ def build_bench_context(
         rules=LayoutRules.of(config, shape),
         course=Course(plan, epochs=1, max_steps=num_steps, cursor=Cursor()),
         checkpoint=None,
+        identity="",
         notices=(),
     )
 

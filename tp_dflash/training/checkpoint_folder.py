@@ -28,7 +28,7 @@ class CheckpointFolder:
     step: int
 
     def state(self) -> dict[str, Any]:
-        """What is not a tensor: step, counters, the configuration's fingerprint."""
+        """What is not a tensor: step, counters, the run's identity."""
         return json.loads((self.path / STATE).read_text(encoding="utf-8"))
 
 

@@ -238,7 +238,7 @@ class DrafterRole:
         optimizer = self.step.optimizer
         tensors = training_tensors(self.step.drafter, optimizer)
         updates = int(next(iter(optimizer.state.values()))["step"])
-        state = state_of(cursor, self.context.course, self.context.config, updates)
+        state = state_of(cursor, self.context.course, self.context.identity, updates)
         self.writer.save(cursor.step, tensors, state)
 
     def saved_now(self) -> None:

@@ -6,8 +6,6 @@ groups. Whatever one rank finds out for all (prepared data, checkpoints) is told
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -33,6 +31,7 @@ from tp_dflash.training.pack_feed import LayoutRules
 from tp_dflash.training.phase import Phase
 from tp_dflash.training.rank_log import RankLog
 from tp_dflash.training.run_folder import RunFolder
+from tp_dflash.training.run_identity import run_identity
 from tp_dflash.training.run_lock import lock_run
 
 
@@ -40,7 +39,7 @@ from tp_dflash.training.run_lock import lock_run
 class RunContext:
     """Everything that the roles are built from.
 
-    checkpoint: the one to go on from, None for a new run. stop: None where nobody can ask the run to stop (measurements).
+    checkpoint: the one to go on from, None for a new run. identity: what its checkpoints carry to be known again. stop: None where nobody can ask the run to stop (measurements).
     lock: the first rank's hold on the run folder.
     """
 
@@ -56,6 +55,7 @@ class RunContext:
     rules: LayoutRules
     course: Course
     checkpoint: CheckpointFolder | None
+    identity: str
     notices: tuple[str, ...]
     stop: StopRequests | None = None
     lock: TextIO | None = None
@@ -105,10 +105,11 @@ def build_context(
     decided_by_first(lambda: folder.describe(argv, dump_config(config), world), groups.everyone)
     data = open_store(decided_by_first(lambda: _prepare(config), groups.everyone))
     _check_mask_unused(shape.mask_token_id, data)
+    identity = decided_by_first(lambda: run_identity(config, facts, data), groups.everyone)
     checkpoint, skipped = find_checkpoint(folder.checkpoints, groups.everyone)
     cursor, schedule = Cursor(), None
     if checkpoint is not None:
-        cursor, schedule = decided_by_first(lambda: _read_state(checkpoint, config), groups.everyone)
+        cursor, schedule = decided_by_first(lambda: _read_state(checkpoint, identity), groups.everyone)
     notices = (*skipped, *decided_by_first(lambda: check_space(folder.path, shape, config.checkpoint), groups.everyone))
     if rank == placement.drafters[0]:
         _tell_start(folder, cursor, skipped, world, checkpoint)
@@ -132,6 +133,7 @@ def build_context(
         rules=LayoutRules.of(config, shape),
         course=Course(plan, config.training.epochs, config.training.max_steps, cursor, schedule),
         checkpoint=checkpoint,
+        identity=identity,
         notices=notices,
         stop=stop,
         lock=locks[0] if locks else None,
@@ -148,7 +150,7 @@ def load_tokenizer(config: RunConfig) -> PreTrainedTokenizerBase:
     return AutoTokenizer.from_pretrained(name, trust_remote_code=config.target.trust_remote_code)
 
 
-def state_of(cursor: Cursor, course: Course, config: RunConfig, updates: int) -> dict[str, object]:
+def state_of(cursor: Cursor, course: Course, identity: str, updates: int) -> dict[str, object]:
     """What a checkpoint keeps beside tensors.
 
     There is no random state: every draw is keyed by seed, epoch and document. No pack is in flight across a step's end: a
@@ -158,7 +160,7 @@ def state_of(cursor: Cursor, course: Course, config: RunConfig, updates: int) ->
         "cursor": asdict(cursor),
         "schedule": asdict(course.schedule_point(cursor.step)),
         "updates": updates,
-        "fingerprint": _fingerprint(config),
+        "identity": identity,
     }
 
 
@@ -189,23 +191,11 @@ def _tell_start(
         append_fault(folder.faults, "resumed", cursor.step, f"went on from {checkpoint.path.name} on {world}")
 
 
-def _read_state(checkpoint: CheckpointFolder, config: RunConfig) -> tuple[Cursor, SchedulePoint]:
+def _read_state(checkpoint: CheckpointFolder, identity: str) -> tuple[Cursor, SchedulePoint]:
     state = checkpoint.state()
-    if state["fingerprint"] != _fingerprint(config):
+    if state["identity"] != identity:
         raise ValueError(
-            f"{checkpoint.path}: expected a checkpoint of this configuration's data, drafter, anchors and seed, got "
-            "another; choose another training.run_folder or restore the settings"
+            f"{checkpoint.path}: expected a checkpoint of this configuration's documents, target, drafter, anchors and seed, "
+            "got another; choose another training.run_folder or restore the settings and files"
         )
     return Cursor(**state["cursor"]), SchedulePoint(**state["schedule"])
-
-
-def _fingerprint(config: RunConfig) -> str:
-    """Of the settings that decide what a parameter means and which packs are left."""
-    settings = dump_config(config)
-    drafter = {key: value for key, value in settings["drafter"].items() if key not in _FREE_DRAFTER_SETTINGS}
-    data = {key: settings["data"][key] for key in ("train", "validation_fraction", "max_length", "token_budget")}
-    deciding = [drafter, data, settings["anchors"], settings["training"]["seed"]]
-    return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()
-
-
-_FREE_DRAFTER_SETTINGS = frozenset({"attention", "activation_checkpointing", "compile", "init_from", "init_std"})
