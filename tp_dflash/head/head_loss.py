@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from torch import Tensor
 
@@ -31,6 +33,10 @@ class HeadLoss:
 
         On a GPU it waits for the device, so call it where the loss is read anyway: a faulty call's ``loss_sum`` is NaN.
         """
-        problem = describe_fault(self.faults, self.row_ranks, self.vocabulary)
+        problem = self.fault_reader()()
         if problem:
             raise ValueError(f"head loss: {problem}")
+
+    def fault_reader(self) -> Callable[[], str | None]:
+        """What ``raise_faults`` would say, to be asked later; it keeps no rows alive, and waits for the device when called."""
+        return partial(describe_fault, self.faults, self.row_ranks, self.vocabulary)

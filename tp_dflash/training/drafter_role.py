@@ -17,6 +17,7 @@ from tp_dflash.blocks import block_position_weights
 from tp_dflash.drafter import Drafter, load_parameters
 from tp_dflash.formats import starting_tensors
 from tp_dflash.parallel.device import peak_memory_bytes
+from tp_dflash.streams import bottleneck
 from tp_dflash.target import read_embedding_rows
 from tp_dflash.training.checkpoint import load_training, training_tensors
 from tp_dflash.training.checkpoint_writer import CheckpointWriter
@@ -147,6 +148,8 @@ class DrafterRole:
             context.stop_wanted,
         )
         loop.run(lambda done: self._after_step(done, between_steps))
+        if self.reporter is not None and not context.placement.colocated:
+            self.reporter.say(f"streams: {bottleneck(self.source.meters(), len(context.placement.targets))}")
         context.phase.enter("saving")
         self.writer.finish()
         return self._cursor.step == context.course.total_steps
@@ -178,6 +181,7 @@ class DrafterRole:
         context, groups = self.context, self.context.groups
         assert groups.drafters is not None
         figures = self.step.meters.read(groups.drafters)
+        self.step.check_head_calls(figures["skipped_steps"] != 0)
         figures |= self._tell_trouble(figures, done.after.step)
         peak = peak_memory_bytes(context.device)
         waited = self.source.meters().drafter_waited

@@ -6,6 +6,7 @@ decides when; nothing here counts steps, writes files or waits for the device.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -72,6 +73,7 @@ class DrafterStep:
         self.device = mask_embedding_D.device
         self.meters = StepMeters(drafter.shape.block_size, self.device)
         self.trouble = Trouble()
+        self._fault_readers: list[Callable[[], str | None]] = []
         self.phase = Phase()
         self._weight_sum = torch.zeros((), dtype=torch.float32, device=self.device)
 
@@ -107,6 +109,17 @@ class DrafterStep:
         self._weight_sum += loss.weight_sum
         self.meters.add(loss.statistics)
         self.trouble.add_pack(layout, features, loss.loss_sum)
+        self._fault_readers.append(loss.fault_reader())
+
+    def check_head_calls(self, any_skipped: bool) -> None:
+        """ValueError if a step since the last check was skipped because the head loss was given wrong labels or sizes.
+
+        Waits for the device; to be called where the meters are read, on all ranks alike.
+        """
+        readers, self._fault_readers = self._fault_readers, []
+        problem = next((text for reader in readers if (text := reader())), None) if any_skipped else None
+        if problem:
+            raise ValueError(f"head loss: {problem}")
 
     def update(self, rate: float) -> None:
         """One optimizer step from what the micro-steps added up: gradients of the global ratio, clipped."""
