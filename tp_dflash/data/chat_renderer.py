@@ -6,6 +6,7 @@ only returned if the skeleton that its spans come from reproduces it character b
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 from tp_dflash.config.data import TemplateConfig
 from tp_dflash.data.bad_record import BadRecordError, DropReason
 from tp_dflash.data.conversation import Conversation
-from tp_dflash.data.markers import MarkedMessages, is_free_of_words, mark_messages
+from tp_dflash.data.markers import MarkedMessages, is_free_of_words, mark_messages, plain_shape
 from tp_dflash.data.reasoning import without_reasoning
 from tp_dflash.data.skeleton import Render, Skeleton, SkeletonBuilder
 from tp_dflash.data.text_encoder import Span
@@ -34,7 +35,7 @@ class ChatRenderer:
         self._chat_template = read_chat_template(tokenizer, template)
         added = [*tokenizer.get_added_vocab(), *([tokenizer.eos_token] if tokenizer.eos_token else [])]
         self._builder = SkeletonBuilder(added, template.end_tokens)
-        self._shapes: dict[str, Skeleton | BadRecordError] = {}
+        self._shapes: dict[Hashable, Skeleton | BadRecordError] = {}
         try:
             self._builder.probe(self._render(None, self._arguments({})))
         except BadRecordError as error:
@@ -63,21 +64,27 @@ class ChatRenderer:
     def _spans(self, render: Render, text: str, messages: list[dict[str, Any]], context: str) -> dict[int, Span]:
         """Spans by message. First with all words left out, which one skeleton serves for all of a shape; if the
         template acts on what users say, with the assistant's words left out alone."""
+        plain = plain_shape(messages)
+        known = None if plain is None else self._shapes.get((plain[0], context))
+        if plain is not None and isinstance(known, Skeleton):
+            filled, spans = known.fill(plain[1])
+            if filled == text:
+                return spans
         reason = BadRecordError(DropReason.MASK_NOT_EXACT, "the template changes the assistant's words")
         for all_turns in (True, False):
             marked = mark_messages(messages, all_turns=all_turns)
-            skeleton = self._skeleton(render, marked, context if all_turns else None)
+            skeleton = self._skeleton(render, marked, context) if all_turns else self._build(render, marked)
             if isinstance(skeleton, BadRecordError):
                 reason = skeleton.bare()
                 continue
-            filled, spans = skeleton.fill(marked.slots)
+            if all_turns and plain is not None:
+                self._shapes[plain[0], context] = skeleton
+            filled, spans = skeleton.fill(marked.texts)
             if filled == text:
                 return spans
         raise reason
 
-    def _skeleton(self, render: Render, marked: MarkedMessages, context: str | None) -> Skeleton | BadRecordError:
-        if context is None:
-            return self._build(render, marked)
+    def _skeleton(self, render: Render, marked: MarkedMessages, context: str) -> Skeleton | BadRecordError:
         shape = f"{marked.messages}{[(slot.kind, slot.lead, slot.tagged) for slot in marked.slots]}{context}"
         if shape not in self._shapes:
             if len(self._shapes) >= _CACHED_SHAPES:

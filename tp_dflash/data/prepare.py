@@ -59,13 +59,12 @@ def prepare_store(
     files = train_files + validation_files
     num_workers = default_num_workers(files) if config.num_workers is None else config.num_workers
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with StoreWriter(folder, encoder.dtype, encoder.num_token_ids) as writer:
+    with StoreWriter(folder, encoder.dtype, encoder.num_token_ids, config.validation_fraction) as writer:
         with writer.open_text("bad_lines.jsonl") as bad_lines, EncoderPool(encoder, num_workers) as pool:
             run = _Run(config, files, len(train_files), writer, bad_lines, progress)
             for chunk, encoded in pool.encode(read_chunks(files)):
                 run.take(chunk, encoded)
-        if config.validation_fraction:
-            writer.split_off(config.validation_fraction)
+        writer.split_off()
         run.report.splits = writer.counts()
         run.check()
         about = {"fingerprint": name, "report": run.report.to_json(), "options": config.model_dump(mode="json")}

@@ -86,7 +86,7 @@ class Usage:
         return sum(self._seconds.values()) - self._before
 
     def _watch(self) -> None:
-        while not self._done.wait(1.0):
+        while not self._done.wait(3.0):
             self._sample()
 
     def _sample(self) -> None:

@@ -45,11 +45,11 @@ class Skeleton:
     slot_ids: tuple[int, ...]
     turns: tuple[TurnPlace, ...]
 
-    def fill(self, slots: list[Slot]) -> tuple[str, dict[int, Span]]:
-        """The text with these words in the holes, and the span of each assistant turn by message index."""
+    def fill(self, texts: list[str]) -> tuple[str, dict[int, Span]]:
+        """The text with these words (by slot) in the holes, and the span of each assistant turn by message index."""
         parts, starts, stops, end = [self.literals[0]], [], [], len(self.literals[0])
         for slot_id, literal in zip(self.slot_ids, self.literals[1:], strict=True):
-            text = slots[slot_id].text
+            text = texts[slot_id]
             starts.append(end)
             stops.append(end + len(text))
             parts += [text, literal]

@@ -11,7 +11,6 @@ import json
 import os
 import shutil
 import uuid
-from array import array
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
@@ -27,16 +26,21 @@ STORE_VERSION = 1
 
 
 class StoreWriter:
-    """Use as a context manager; ``finish`` gives the folder its name, leaving without it removes everything."""
+    """Use as a context manager; ``finish`` gives the folder its name, leaving without it removes everything.
 
-    def __init__(self, folder: Path, dtype: np.dtype, num_token_ids: int) -> None:
+    validation_fraction: share of the training documents that ``finish`` moves to validation, by their content.
+    """
+
+    def __init__(self, folder: Path, dtype: np.dtype, num_token_ids: int, validation_fraction: float = 0.0) -> None:
         self.folder = folder
         self._partial = folder.with_name(f"{folder.name}.partial-{uuid.uuid4().hex[:8]}")
         self._dtype = dtype
+        self._fraction = validation_fraction
         self._counts_V = np.zeros(num_token_ids, dtype=np.int64)
-        self._length, self._file, self._line, self._hash = array("q"), array("q"), array("q"), array("Q")
-        self._is_validation = array("b")
-        self._supervised = array("q")
+        # A few numbers a document, an array a chunk.
+        self._length, self._file, self._line, self._supervised, self._is_validation, self._hash = (
+            _Column(kind) for kind in (np.int64, np.int64, np.int64, np.int64, np.bool_, np.uint64)
+        )
 
     def __enter__(self) -> StoreWriter:
         self._partial.mkdir(parents=True)
@@ -63,34 +67,33 @@ class StoreWriter:
         tokens.tofile(self._tokens)
         loss_mask.astype(bool, copy=False).tofile(self._mask)
         self._counts_V += np.bincount(tokens, minlength=len(self._counts_V))
-        start = 0
-        for line, length in zip(lines, lengths.tolist(), strict=True):
-            document = tokens[start : start + length]
-            self._hash.append(int.from_bytes(hashlib.blake2b(document.tobytes(), digest_size=8).digest(), "little"))
-            self._length.append(length)
-            self._file.append(file)
-            self._line.append(line)
-            self._supervised.append(int(np.count_nonzero(loss_mask[start : start + length])))
-            self._is_validation.append(split == VALIDATION)
-            start += length
+        if not lines:
+            return
+        starts = np.cumsum(lengths) - lengths
+        self._length.add(lengths)
+        self._file.add(np.full(len(lines), file))
+        self._line.add(np.array(lines))
+        self._supervised.add(np.add.reduceat(loss_mask.astype(np.int64), starts))
+        self._is_validation.add(np.full(len(lines), split == VALIDATION))
+        if self._fraction:
+            self._hash.add(_hashes(tokens, starts.tolist(), lengths.tolist()))
 
-    def split_off(self, fraction: float) -> None:
-        """Move a share of the training documents to validation, by content: equal documents stay together."""
-        train_D = np.flatnonzero(np.asarray(self._is_validation) == 0)
-        hash_D = np.asarray(self._hash)[train_D]
-        wanted = min(len(train_D) - 1, max(1, round(fraction * len(train_D))))
+    def split_off(self) -> None:
+        """Move the share of the training documents that validation is to get; equal documents stay together."""
+        train_D = np.flatnonzero(~self._is_validation.values())
+        wanted = min(len(train_D) - 1, max(1, round(self._fraction * len(train_D)))) if self._fraction else 0
         if wanted < 1:
             return
-        limit = np.sort(hash_D)[wanted - 1]
-        chosen_D = train_D[hash_D <= limit]
+        hash_D = self._hash.values()[train_D]
+        chosen_D = train_D[hash_D <= np.sort(hash_D)[wanted - 1]]
         if len(chosen_D) == len(train_D):
             raise ValueError(
                 f"expected different training documents to split for validation, got {len(train_D)} equal ones; set "
                 "data.validation_fraction to 0"
             )
-        is_validation_D = np.asarray(self._is_validation).copy()
-        is_validation_D[chosen_D] = 1
-        self._is_validation = array("b", is_validation_D.tobytes())
+        is_validation_D = self._is_validation.values().copy()
+        is_validation_D[chosen_D] = True
+        self._is_validation = _Column(np.bool_, [is_validation_D])
 
     def counts(self) -> dict[str, SplitCounts]:
         """Sizes of the splits so far."""
@@ -98,7 +101,7 @@ class StoreWriter:
 
     def finish(self, files: list[str], weights: list[float], about: dict[str, Any]) -> None:
         """Write the indexes and ``about``, make all of it durable, and move the folder to its place."""
-        length_D, file_D = np.asarray(self._length), np.asarray(self._file)
+        length_D, file_D = self._length.values(), self._file.values()
         start_D = np.cumsum(length_D) - length_D
         weight_D = np.array(weights, dtype=np.float64)[file_D]
         for split in (TRAIN, VALIDATION):
@@ -110,7 +113,7 @@ class StoreWriter:
                     length=length_D[chosen_D],
                     weight=weight_D[chosen_D],
                     origin=file_D[chosen_D],
-                    line=np.asarray(self._line)[chosen_D],
+                    line=self._line.values()[chosen_D],
                 )
         np.save(self._partial / COUNTS_FILE, self._counts_V)
         store = {"version": STORE_VERSION, "dtype": self._dtype.name, "files": files, **about}
@@ -129,15 +132,40 @@ class StoreWriter:
         shutil.rmtree(old, ignore_errors=True)
 
     def _chosen(self, split: str) -> np.ndarray:
-        return np.flatnonzero(np.asarray(self._is_validation, dtype=bool) == (split == VALIDATION))
+        return np.flatnonzero(self._is_validation.values() == (split == VALIDATION))
 
     def _counts(self, chosen_D: np.ndarray) -> SplitCounts:
-        length_D = np.asarray(self._length, dtype=np.int64)[chosen_D]
+        length_D = self._length.values()[chosen_D]
         classes, counts = np.unique([int(length).bit_length() for length in length_D], return_counts=True)
         return SplitCounts(
             documents=len(length_D),
             tokens=int(length_D.sum()),
-            supervised_tokens=int(np.asarray(self._supervised, dtype=np.int64)[chosen_D].sum()),
+            supervised_tokens=int(self._supervised.values()[chosen_D].sum()),
             longest=int(length_D.max(initial=0)),
             length_counts={int(c): int(n) for c, n in zip(classes, counts, strict=True)},
         )
+
+
+class _Column:
+    """Numbers that come in pieces."""
+
+    def __init__(self, kind: type[np.generic], pieces: list[np.ndarray] | None = None) -> None:
+        self._kind = kind
+        self._pieces = pieces or []
+
+    def add(self, piece: np.ndarray) -> None:
+        self._pieces.append(piece.astype(self._kind, copy=False))
+
+    def values(self) -> np.ndarray:
+        """All of them, in order."""
+        self._pieces = [np.concatenate([np.empty(0, self._kind), *self._pieces])]
+        return self._pieces[0]
+
+
+def _hashes(tokens: np.ndarray, starts: list[int], lengths: list[int]) -> np.ndarray:
+    """64 bits that name each document's tokens, the same on every machine."""
+    digests = (
+        hashlib.blake2b(tokens[start : start + length].tobytes(), digest_size=8).digest()
+        for start, length in zip(starts, lengths, strict=True)
+    )
+    return np.frombuffer(b"".join(digests), dtype="<u8")
