@@ -77,13 +77,13 @@ def test_a_placement_that_cannot_be_is_an_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"), [("95GiB", 95 * 2**30), ("80 GB", 80 * 10**9), ("1.5TiB", 3 * 2**39), ("1024", 1024)]
+    ("text", "expected"), [("95GiB", 95 * 2**30), ("80 GB", 80 * 10**9), ("1.5TiB", 3 * 2**39), ("1024 B", 1024)]
 )
 def test_amounts_of_memory_are_read(text: str, expected: int) -> None:
     assert parse_bytes(text) == expected
 
 
-@pytest.mark.parametrize("text", ["", "lots", "-3GiB", "0GiB", "95GiX", "GiB"])
+@pytest.mark.parametrize("text", ["", "lots", "-3GiB", "0GiB", "95GiX", "GiB", "80"])
 def test_no_amount_is_an_error(text: str) -> None:
     with pytest.raises(ValueError, match="such as 95GiB"):
         parse_bytes(text)

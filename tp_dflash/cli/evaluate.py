@@ -126,6 +126,10 @@ def _target(drafter: Path, config: RunConfig | None, target: _Setting) -> Target
 
     from tp_dflash.formats import TrainingRecord
 
+    if not drafter.is_dir():
+        raise ValueError(
+            f"expected the folder of a run or a drafter, got {drafter}, where there is none; correct the path"
+        )
     if target["path"] is None:
         record = TrainingRecord.read(drafter)
         if record is None:

@@ -2,19 +2,20 @@
 
 In: environment variables. Out: plain numbers, an initialised default process group, and a store through which ranks look
 out for each other. A rank that fails tells the others, prints its traceback with its role and leaves at once, without
-waiting for anyone; torchrun sees it too.
+waiting for anyone; torchrun sees it too and ends its own report with what failed first.
 """
 
 from __future__ import annotations
 
 import faulthandler
+import json
 import os
 import sys
 import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -85,7 +86,9 @@ class Leaving:
         sys.stdout.flush()
         text = traceback.format_exc()
         self.record(f"failed:\n{text}")
-        if self.lookout is not None:
+        if self.lookout is None:
+            self._tell_torchrun(error)
+        else:
             text = self._in_turn(error, self.lookout, text)
         os.write(2, f"\n[{self.label}] failed:\n{text}".encode())
         os._exit(130 if isinstance(error, KeyboardInterrupt) else 1)
@@ -99,6 +102,7 @@ class Leaving:
                     os._exit(0)
                 time.sleep(0.1)
             if lookout.claim_failure(f"{type(error).__name__}: {error}"):
+                self._tell_torchrun(error)
                 return text
             first = lookout.failure() or "another rank"
         except RuntimeError:  # the store is gone: nobody can be asked
@@ -106,6 +110,15 @@ class Leaving:
         time.sleep(1.0)
         own = f"{type(error).__name__}: {error}"
         return f"{own.splitlines()[0]}\n  this failed first: {first}\n"
+
+    def _tell_torchrun(self, error: BaseException) -> None:
+        """The error in the file that torchrun quotes at the end of its report, which comes after every traceback."""
+        file = os.environ.get("TORCHELASTIC_ERROR_FILE")
+        if file:
+            words = f"[{self.label}] {type(error).__name__}: {error}"
+            extra = {"py_callstack": words, "timestamp": str(int(time.time()))}
+            with suppress(OSError):  # full disk: the traceback is shown all the same
+                Path(file).write_text(json.dumps({"message": {"message": words, "extraInfo": extra}}), encoding="utf-8")
 
 
 def _is_consequence(error: BaseException) -> bool:

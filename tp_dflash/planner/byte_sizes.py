@@ -20,9 +20,9 @@ _UNITS = {
 
 
 def parse_bytes(text: str) -> int:
-    """Bytes of ``"95GiB"``, ``"80 GB"`` or ``"1024"``; ValueError on anything else or nothing above 0."""
+    """Bytes of ``"95GiB"`` or ``"80 GB"``; ValueError on anything else, a number without a unit, or nothing above 0."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
-    unit = match[2].upper() or "B" if match else ""
+    unit = match[2].upper() if match else ""
     if match is None or unit not in _UNITS or float(match[1]) <= 0:
         raise ValueError(f"expected an amount of memory such as 95GiB or 80GB, got {text!r}; write a number and a unit")
     return round(float(match[1]) * _UNITS[unit])
