@@ -58,6 +58,7 @@ def test_a_dumped_configuration_reads_back_the_same(tmp_path: Path) -> None:
         ("drafter.block_size=true", r"drafter.block_size: .*got True"),
         ("drafter.block_size=16.5", r"drafter.block_size: .*got 16.5"),
         ("anchors.per_pack=0", r"anchors.per_pack: .*greater than or equal to 1, got 0"),
+        ("anchors.per_pack=8192", r"anchors.per_pack: expected fewer anchors than the 8192 tokens of a pack, got 8192"),
         ("optimizer.learning_rate=nan", r"optimizer.learning_rate"),
         ("training.compute_dtype=float16", r"training.compute_dtype: .*'bfloat16' or 'float32', got 'float16'"),
         ("training.head_chunk_rows=3", r"training.head_chunk_rows: expected at least one block of 16 rows, got 3"),

@@ -21,6 +21,7 @@ from tp_dflash.cli.prepare import prepare
 from tp_dflash.cli.regenerate import regenerate
 from tp_dflash.cli.report import report
 from tp_dflash.cli.train import train
+from tp_dflash.cli.world import tell_torchrun
 from tp_dflash.config.load import ConfigError
 from tp_dflash.placement import PlacementError
 
@@ -43,5 +44,6 @@ def main() -> None:
     try:
         app()
     except (ConfigError, PlacementError) as error:
+        tell_torchrun(f"tp-dflash: {error}")
         print(f"tp-dflash: {error}", file=sys.stderr)
         raise SystemExit(2) from None

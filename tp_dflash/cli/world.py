@@ -87,7 +87,7 @@ class Leaving:
         text = traceback.format_exc()
         self.record(f"failed:\n{text}")
         if self.lookout is None:
-            self._tell_torchrun(error)
+            tell_torchrun(f"[{self.label}] {type(error).__name__}: {error}")
         else:
             text = self._in_turn(error, self.lookout, text)
         os.write(2, f"\n[{self.label}] failed:\n{text}".encode())
@@ -102,7 +102,7 @@ class Leaving:
                     os._exit(0)
                 time.sleep(0.1)
             if lookout.claim_failure(f"{type(error).__name__}: {error}"):
-                self._tell_torchrun(error)
+                tell_torchrun(f"[{self.label}] {type(error).__name__}: {error}")
                 return text
             first = lookout.failure() or "another rank"
         except RuntimeError:  # the store is gone: nobody can be asked
@@ -111,14 +111,14 @@ class Leaving:
         own = f"{type(error).__name__}: {error}"
         return f"{own.splitlines()[0]}\n  this failed first: {first}\n"
 
-    def _tell_torchrun(self, error: BaseException) -> None:
-        """The error in the file that torchrun quotes at the end of its report, which comes after every traceback."""
-        file = os.environ.get("TORCHELASTIC_ERROR_FILE")
-        if file:
-            words = f"[{self.label}] {type(error).__name__}: {error}"
-            extra = {"py_callstack": words, "timestamp": str(int(time.time()))}
-            with suppress(OSError):  # full disk: the traceback is shown all the same
-                Path(file).write_text(json.dumps({"message": {"message": words, "extraInfo": extra}}), encoding="utf-8")
+
+def tell_torchrun(words: str) -> None:
+    """``words`` in the file that torchrun quotes at the end of its report, which comes after every traceback."""
+    file = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if file:
+        extra = {"py_callstack": words, "timestamp": str(int(time.time()))}
+        with suppress(OSError):  # full disk: the words are shown by the rank all the same
+            Path(file).write_text(json.dumps({"message": {"message": words, "extraInfo": extra}}), encoding="utf-8")
 
 
 def _is_consequence(error: BaseException) -> bool:

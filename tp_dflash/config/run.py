@@ -43,6 +43,15 @@ class RunConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _anchors_are_tokens_of_a_pack(self) -> RunConfig:
+        if self.anchors.per_pack >= self.data.token_budget:
+            raise ValueError(
+                f"anchors.per_pack: expected fewer anchors than the {self.data.token_budget} tokens of a pack, got "
+                f"{self.anchors.per_pack}; lower anchors.per_pack or raise data.token_budget"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _offline_acceptance_needs_documents(self) -> RunConfig:
         if self.evaluation.offline_documents and not (self.data.validation or self.data.validation_fraction):
             raise ValueError(

@@ -139,12 +139,6 @@ def _check_target(facts: TargetFacts) -> None:
 
 
 def _check_pack(config: RunConfig, facts: TargetFacts) -> None:
-    tokens, anchors = config.data.token_budget, config.anchors.per_pack
-    if anchors >= tokens:
-        raise ValueError(
-            f"anchors.per_pack: expected fewer anchors than the {tokens} tokens of a pack, got {anchors}; lower "
-            "anchors.per_pack or raise data.token_budget"
-        )
     if config.data.max_length > facts.max_positions:
         raise ValueError(
             f"data.max_length: expected at most the target's {facts.max_positions} positions, got "
