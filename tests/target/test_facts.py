@@ -205,6 +205,10 @@ def test_random_weights_may_change_a_folders_shape(tmp_path: Path) -> None:
         ({}, "expected a model folder or name, got none"),
         ({"path": "x", "shape": {"hidden_size": 3}}, r"got \['hidden_size'\]; remove target.shape or set"),
         ({"random_weights": True, "shape": {"hidden_size": 3}}, "expected a model folder or name, got none"),
+        (
+            {"path": "x", "random_weights": True, "shape": {"model_type": "qwen3"}},
+            r"expected none beside .* got 'x'; for the model itself --set target.random_weights=false --set 'target.shape=\{\}'",
+        ),
         ({"path": "x", "surprise": 1}, "surprise"),
     ],
 )

@@ -35,7 +35,7 @@ class TargetConfig(Section):
     shape: dict[str, Any] = Field(
         {},
         description="Only with random_weights: fields of config.json that replace those of path, or, with a model_type, "
-        "stand for all of it.",
+        "stand for all of it (path is then unset).",
     )
 
     @model_validator(mode="after")
@@ -44,6 +44,12 @@ class TargetConfig(Section):
             raise ValueError(
                 f"shape: expected none for a target with weights, got {sorted(self.shape)}; remove target.shape or set "
                 "target.random_weights = true"
+            )
+        if self.path and "model_type" in self.shape:
+            raise ValueError(
+                f"path: expected none beside a target.shape with a model_type, which makes a whole target up, got {self.path!r}; "
+                "for the model itself --set target.random_weights=false --set 'target.shape={}', for its tokenizer alone "
+                "data.tokenizer"
             )
         if not self.path and "model_type" not in self.shape:
             raise ValueError(
