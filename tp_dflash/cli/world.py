@@ -58,13 +58,16 @@ def joined(world: World, timeout_seconds: float) -> Iterator[Store]:
     """
     import torch.distributed as dist
 
+    from tp_dflash.parallel.meeting import agree_on_start
+
     timeout = timedelta(seconds=timeout_seconds)
     if "RANK" in os.environ:
         store, rank, world_size = next(dist.rendezvous("env://", timeout=timeout))
         store.set_timeout(timeout)
-        group_store = dist.PrefixStore("groups", store)
+        start = agree_on_start(store, rank, world_size, timeout)
+        group_store = dist.PrefixStore(f"{start}/groups", store)
         dist.init_process_group("gloo", store=group_store, rank=rank, world_size=world_size, timeout=timeout)
-        yield dist.PrefixStore("lookout", store.clone())
+        yield dist.PrefixStore(f"{start}/lookout", store.clone())
     else:
         with tempfile.TemporaryDirectory() as folder:
             file_store = dist.FileStore(str(Path(folder) / "store"), 1)
