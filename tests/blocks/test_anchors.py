@@ -58,3 +58,15 @@ def test_fewer_eligible_than_asked_gives_distinct_anchors() -> None:
     mask[[3, 4, 10, 11, 20, 21]] = True
     pack = Pack(0, 0, (Document(0, torch.arange(40), mask),))
     assert sample_anchors(pack, AnchorCaps(512), 0).tolist() == [3, 10, 20]
+
+
+def test_a_grid_tiles_each_supervised_stretch_and_is_the_same_in_every_epoch() -> None:
+    mask = torch.ones(40, dtype=torch.bool)
+    mask[[0, 1, 17]] = False
+    document = Document(0, torch.arange(40), mask)
+    caps = AnchorCaps(512, spacing=4)
+    for epoch in (0, 1):
+        anchors = sample_anchors(Pack(0, epoch, (document,)), caps, 0).tolist()
+        assert anchors == [2, 6, 10, 14, 18, 22, 26, 30, 34, 38]
+    assert len(sample_anchors(Pack(0, 0, (document,)), AnchorCaps(3, spacing=4), 0)) == 3
+    assert sample_anchors(Pack(0, 0, (Document(0, torch.arange(4), mask[:4] & False),)), caps, 0).tolist() == []

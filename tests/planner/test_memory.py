@@ -97,3 +97,11 @@ def test_a_head_only_rank_holds_a_shard_and_chunks_alone() -> None:
 def test_accumulation_keeps_gradients_through_the_backward_pass() -> None:
     once, twice = (_role(verdict_of(settings=(f"training.accumulation={a}",)), "drafter") for a in (1, 2))
     assert twice.peak_bytes - once.peak_bytes == _bytes(once, "drafter gradients, fp32")
+
+
+def test_bf16_logits_halve_the_chunks() -> None:
+    full, half = (
+        _role(verdict_of(settings=(f'training.logits_precision="{p}"',)), "drafter") for p in ("float32", "bfloat16")
+    )
+    for name in ("logits chunk, drafter", "logits chunk, teacher"):
+        assert 2 * _bytes(half, name) == _bytes(full, name)

@@ -23,6 +23,7 @@ def _train(rank: int, run: TinyRun) -> dict[str, object]:
             block_size=BLOCK,
             num_blocks=6,
             head_chunk_rows=8,
+            logits_precision=run.logits_precision,
             head_group=groups.head,
             workers=groups.workers,
         )
@@ -120,3 +121,13 @@ def test_norm_weights_move_in_a_bf16_run() -> None:
     for name, value in norms.items():
         assert value.dtype == torch.float32
         assert float((value == 1).float().mean()) < 0.05, name
+
+
+def test_bf16_logits_reach_the_head_of_every_role() -> None:
+    """Rounded logits train another drafter, and a head-only rank rounds its share too: the head compares the settings."""
+    full = run_ranks(_train, 1, TinyRun(dtype=torch.bfloat16, epochs=1))[0]
+    alone = run_ranks(_train, 1, TinyRun(dtype=torch.bfloat16, epochs=1, logits_precision="bfloat16"))[0]
+    assert _difference(full["parameters"], alone["parameters"]) > 0
+    shared = TinyRun(dtype=torch.bfloat16, epochs=1, logits_precision="bfloat16", drafter="1", head="0,1")
+    *_, beside = run_ranks(_train, 2, shared)
+    assert beside["figures"]["loss"] == pytest.approx(alone["figures"]["loss"], rel=0.02)

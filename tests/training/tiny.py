@@ -14,7 +14,7 @@ from tp_dflash.config.optimizer import OptimizerConfig
 from tp_dflash.config.placement import PlacementConfig
 from tp_dflash.data.batch_plan import BatchPlan
 from tp_dflash.drafter import Drafter, DrafterShape
-from tp_dflash.head import HeadShard, VocabRange
+from tp_dflash.head import HeadShard, LogitsPrecision, VocabRange
 from tp_dflash.parallel import Groups, open_groups
 from tp_dflash.placement import Placement
 from tp_dflash.streams import StreamMeters
@@ -104,6 +104,7 @@ class TinyRun:
     max_steps: int | None = None
     objective: Objective = field(default_factory=lambda: Objective(kl=0.7, ce=0.3))
     dtype: torch.dtype = torch.float32
+    logits_precision: LogitsPrecision = "float32"
 
     def place(self) -> Placement:
         config = PlacementConfig(drafter=self.drafter, head=self.head, tensor_parallel=self.tensor_parallel)
@@ -143,6 +144,7 @@ def build_step(run: TinyRun, placement: Placement, groups: Groups, rank: int) ->
         token_budget=TOKEN_BUDGET,
         num_blocks=ANCHORS,
         head_chunk_rows=8,
+        logits_precision=run.logits_precision,
         max_grad_norm=1.0,
     )
     mask_embedding_D = torch.randn(WIDTH, generator=torch.Generator().manual_seed(4)).to(run.dtype)

@@ -19,15 +19,28 @@ _DOCUMENT_BITS = 40
 
 @dataclass(frozen=True)
 class AnchorCaps:
-    """At most so many anchors: in a document (None: no cap), then in a pack (= A, the fixed number of blocks)."""
+    """At most so many anchors: in a document (None: no cap), then in a pack (= A, the fixed number of blocks).
+
+    spacing: only every so-many-th eligible position of a supervised stretch, from its first on (1: all of them).
+    """
 
     per_pack: int
     per_document: int | None = None
+    spacing: int = 1
 
 
 def eligible_anchors(loss_mask_S: Tensor) -> Tensor:
     """Positions a of one document with m[a] = m[a+1] = 1 and a + 1 < S, ascending, int64 (spec section 3)."""
     return torch.nonzero(loss_mask_S[:-1] & loss_mask_S[1:]).squeeze(-1)
+
+
+def _on_grid(eligible: np.ndarray, spacing: int) -> np.ndarray:
+    """Those of the ascending positions that are whole multiples of ``spacing`` behind the start of their stretch."""
+    if spacing == 1 or not len(eligible):
+        return eligible
+    starts = np.flatnonzero(np.diff(eligible, prepend=eligible[0] - 2) > 1)
+    start = np.repeat(eligible[starts], np.diff(starts, append=len(eligible)))
+    return eligible[(eligible - start) % spacing == 0]
 
 
 def anchor_priorities(num_tokens: int, seed: int, epoch: int, document_id: int) -> np.ndarray:
@@ -52,7 +65,7 @@ def sample_anchors(pack: Pack, caps: AnchorCaps, seed: int) -> Tensor:
     """
     positions, priorities = [], []
     for document, start in zip(pack.documents, pack.document_starts, strict=False):
-        eligible = eligible_anchors(document.loss_mask_S).numpy()
+        eligible = _on_grid(eligible_anchors(document.loss_mask_S).numpy(), caps.spacing)
         drawn = anchor_priorities(document.num_tokens, seed, pack.epoch, document.document_id)[eligible]
         kept = _lowest(drawn, caps.per_document)
         positions.append(eligible[kept] + start)

@@ -107,14 +107,13 @@ def _prepared(console: Console, data: DataConfig, tokenizer: PreTrainedTokenizer
 
 def _print_packs(console: Console, run: RunConfig, splits: DataSplits) -> None:
     """How the documents fill packs, and how much of what is supervised falls into blocks."""
-    from tp_dflash.blocks import AnchorCaps
     from tp_dflash.data import BatchPlan
     from tp_dflash.data.coverage import anchor_coverage
+    from tp_dflash.training.pack_feed import anchor_caps
 
     seed, store = run.training.seed, splits.train
     plan = BatchPlan(store.length_D, run.data.token_budget, seed, 1, store.weight_D).plan_epoch(0)
-    caps = AnchorCaps(run.anchors.per_pack, run.anchors.per_document)
-    coverage = anchor_coverage(plan, store, caps, seed, run.drafter.block_size, run.drafter.label_mode)
+    coverage = anchor_coverage(plan, store, anchor_caps(run), seed, run.drafter.block_size, run.drafter.label_mode)
     fill = plan.num_tokens(store.length_D) / max(1, plan.num_filled_packs * run.data.token_budget)
     console.print(
         f"{plan.num_filled_packs:,} packs an epoch, {fill:.1%} full, {plan.padding(store.length_D):.1%} padding if a "

@@ -10,12 +10,13 @@ from tp_dflash.head.head_shard import HeadShard
 from tp_dflash.head.oracle import OracleLoss, dense_head_loss
 from tp_dflash.head.reduced_vocab import ReducedVocab
 from tp_dflash.head.row_statistics import RowStatistics
-from tp_dflash.head.sharded_loss import sharded_head_loss
+from tp_dflash.head.sharded_loss import LogitsPrecision, sharded_head_loss
 from tp_dflash.head.vocab_range import VocabRange
 
 __all__ = [
     "HeadLoss",
     "HeadShard",
+    "LogitsPrecision",
     "Objective",
     "OracleLoss",
     "ReducedVocab",

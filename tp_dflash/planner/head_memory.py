@@ -11,6 +11,7 @@ from tp_dflash.planner.memory_line import MemoryLine
 from tp_dflash.planner.run_sizes import RunSizes
 
 _FP32 = 4
+_LOGITS_BYTES = {"float32": 4, "bfloat16": 2}
 
 
 def head_row_plan(sizes: RunSizes) -> RowPlan:
@@ -46,19 +47,20 @@ def chunk_lines(sizes: RunSizes) -> list[MemoryLine]:
     plan, v, ranks = head_row_plan(sizes), shard_rows(sizes), sizes.row_ranks
     chunk, teacher = plan.largest_chunk * ranks, plan.num_regions * plan.region_rows * ranks
     width, compute = sizes.shape.hidden_size, sizes.compute_bytes
+    logits = _LOGITS_BYTES[sizes.config.training.logits_precision]
     gathered = 2 * (chunk + plan.region_rows * ranks) * width * compute
     partial = chunk * width * _FP32
     return [
         MemoryLine(
             "logits chunk, drafter",
-            chunk * v * _FP32,
-            f"{chunk:,} rows x {v:,} x 4 B",
+            chunk * v * logits,
+            f"{chunk:,} rows x {v:,} x {logits} B",
             ("head",),
         ),
         MemoryLine(
             "logits chunk, teacher",
-            teacher * v * _FP32,
-            f"{plan.num_regions} pieces x {plan.region_rows * ranks:,} unique rows x {v:,} x 4 B",
+            teacher * v * logits,
+            f"{plan.num_regions} pieces x {plan.region_rows * ranks:,} unique rows x {v:,} x {logits} B",
             ("head",),
         ),
         MemoryLine(

@@ -96,6 +96,7 @@ def step_settings(context: RunContext) -> StepSettings:
         token_budget=config.data.token_budget,
         num_blocks=config.anchors.per_pack,
         head_chunk_rows=config.training.head_chunk_rows,
+        logits_precision=config.training.logits_precision,
         max_grad_norm=config.optimizer.max_grad_norm,
     )
 

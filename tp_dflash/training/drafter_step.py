@@ -18,7 +18,7 @@ from torch.optim import AdamW
 from tp_dflash.blocks import BlockBatch, BlockLayout, FeatureBatch, FixedShapes
 from tp_dflash.config.objective import Objective
 from tp_dflash.drafter import Drafter
-from tp_dflash.head import sharded_head_loss
+from tp_dflash.head import LogitsPrecision, sharded_head_loss
 from tp_dflash.training.gradients import ShardedParameters, finish_gradients
 from tp_dflash.training.heads import HeadPair
 from tp_dflash.training.meters import StepMeters
@@ -39,6 +39,7 @@ class StepSettings:
     token_budget: int
     num_blocks: int
     head_chunk_rows: int
+    logits_precision: LogitsPrecision
     max_grad_norm: float
 
 
@@ -101,6 +102,7 @@ class DrafterStep:
             group=self.head_group,
             host_group=self.workers,
             chunk_rows=settings.head_chunk_rows,
+            logits_precision=settings.logits_precision,
             active_rows=bucket(active_rows, num_rows),
             teacher_rows=shapes.num_teacher_rows,
         )

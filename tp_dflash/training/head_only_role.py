@@ -28,6 +28,7 @@ class HeadOnlyRole:
             block_size=context.shape.block_size,
             num_blocks=config.anchors.per_pack,
             head_chunk_rows=config.training.head_chunk_rows,
+            logits_precision=config.training.logits_precision,
             head_group=groups.head,
             workers=groups.workers,
         )

@@ -6,7 +6,7 @@ import torch
 from torch.distributed import ProcessGroup
 
 from tp_dflash.config.objective import Objective
-from tp_dflash.head import sharded_head_loss
+from tp_dflash.head import LogitsPrecision, sharded_head_loss
 from tp_dflash.training.drafter_step import bucket
 from tp_dflash.training.heads import HeadPair
 
@@ -22,6 +22,7 @@ class HeadOnlyStep:
         block_size: int,
         num_blocks: int,
         head_chunk_rows: int,
+        logits_precision: LogitsPrecision,
         head_group: ProcessGroup,
         workers: ProcessGroup,
     ) -> None:
@@ -30,6 +31,7 @@ class HeadOnlyStep:
         self.block_size = block_size
         self.num_rows = num_blocks * block_size
         self.head_chunk_rows = head_chunk_rows
+        self.logits_precision: LogitsPrecision = logits_precision
         self.head_group = head_group
         self.workers = workers
 
@@ -51,6 +53,7 @@ class HeadOnlyStep:
             group=self.head_group,
             host_group=self.workers,
             chunk_rows=self.head_chunk_rows,
+            logits_precision=self.logits_precision,
             active_rows=bucket(active_rows, self.num_rows),
             teacher_rows=bucket(teacher_rows, self.num_rows),
         )

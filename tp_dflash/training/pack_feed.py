@@ -30,8 +30,13 @@ class LayoutRules:
     @staticmethod
     def of(config: RunConfig, shape: DrafterShape) -> LayoutRules:
         """The rules of a run; target and drafter ranks must have the same."""
-        caps = AnchorCaps(config.anchors.per_pack, config.anchors.per_document)
-        return LayoutRules(caps, config.training.seed, shape.block_size, shape.label_mode)
+        return LayoutRules(anchor_caps(config), config.training.seed, shape.block_size, shape.label_mode)
+
+
+def anchor_caps(config: RunConfig) -> AnchorCaps:
+    """Caps and spacing of a run's anchors."""
+    spacing = config.drafter.block_size if config.anchors.draw == "grid" else 1
+    return AnchorCaps(config.anchors.per_pack, config.anchors.per_document, spacing)
 
 
 class PackFeed:
