@@ -105,3 +105,9 @@ def test_bf16_logits_halve_the_chunks() -> None:
     )
     for name in ("logits chunk, drafter", "logits chunk, teacher"):
         assert 2 * _bytes(half, name) == _bytes(full, name)
+
+
+def test_muon_keeps_one_moment_of_a_matrix() -> None:
+    adamw, muon = (_role(verdict_of(settings=(f'optimizer.name="{name}"',)), "drafter") for name in ("adamw", "muon"))
+    both = _bytes(adamw, "AdamW moments, fp32")
+    assert 0.5 < _bytes(muon, "Muon momentum, AdamW moments of norms, fp32") / both < 0.501

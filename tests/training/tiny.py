@@ -22,7 +22,7 @@ from tp_dflash.training.course import Course, Cursor
 from tp_dflash.training.drafter_loop import DrafterLoop
 from tp_dflash.training.drafter_step import DrafterStep, StepSettings
 from tp_dflash.training.heads import HeadPair
-from tp_dflash.training.optimizer import build_optimizer
+from tp_dflash.training.optimizer import DrafterOptimizer
 from tp_dflash.training.pack_feed import LayoutRules, PackFeed
 from tp_dflash.training.sharding import shard_drafter
 
@@ -105,6 +105,7 @@ class TinyRun:
     objective: Objective = field(default_factory=lambda: Objective(kl=0.7, ce=0.3))
     dtype: torch.dtype = torch.float32
     logits_precision: LogitsPrecision = "float32"
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
 
     def place(self) -> Placement:
         config = PlacementConfig(drafter=self.drafter, head=self.head, tensor_parallel=self.tensor_parallel)
@@ -137,7 +138,7 @@ def build_step(run: TinyRun, placement: Placement, groups: Groups, rank: int) ->
     shard_drafter(drafter, list(drafter.layers), groups.drafters, torch.device("cpu"), run.dtype)
     drafter.to_empty(device="cpu")
     drafter.initialise(seed=9)
-    optimizer = build_optimizer(drafter, OptimizerConfig())
+    optimizer = DrafterOptimizer(drafter, run.optimizer)
     settings = StepSettings(
         objective=run.objective,
         weights_B=block_position_weights(BLOCK, "uniform" if run.objective.weights == "dpace" else "decay", gamma=3.0),

@@ -107,6 +107,11 @@ class DrafterShape:
         return self.num_layers * layer + (self.feature_size + 2) * self.hidden_size
 
     @property
+    def num_vector_parameters(self) -> int:
+        """Norm weights, of ``num_parameters``."""
+        return self.num_layers * 2 * (self.head_dim + self.hidden_size) + 2 * self.hidden_size
+
+    @property
     def first_predicted(self) -> int:
         """First block position that predicts a token: 1 for same-position labels, 0 for next-token labels."""
         return 1 if self.label_mode == "same_position" else 0

@@ -26,9 +26,24 @@ def state_lines(sizes: RunSizes) -> list[MemoryLine]:
     )
     return [
         MemoryLine("drafter weights, fp32 masters", share, of_all),
-        MemoryLine("AdamW moments, fp32", 2 * share, f"2 x {of_all}"),
+        _moments_line(sizes),
         gradients,
     ]
+
+
+def _moments_line(sizes: RunSizes) -> MemoryLine:
+    """AdamW keeps two moments of a parameter, Muon one of a matrix."""
+    shape, ranks = sizes.shape, sizes.num_drafters
+    total = shape.num_parameters
+    on = f"x 4 B / {ranks} drafter rank{'s' if ranks > 1 else ''}"
+    if sizes.config.optimizer.name == "adamw":
+        return MemoryLine("AdamW moments, fp32", 2 * -(-total // ranks) * _FP32, f"2 x {total:,} parameters {on}")
+    vectors = shape.num_vector_parameters
+    return MemoryLine(
+        "Muon momentum, AdamW moments of norms, fp32",
+        -(-(total + vectors) // ranks) * _FP32,
+        f"({total - vectors:,} + 2 x {vectors:,} parameters) {on}",
+    )
 
 
 def gather_lines(sizes: RunSizes) -> list[MemoryLine]:

@@ -27,7 +27,7 @@ from tp_dflash.training.drafter_step import DrafterStep, StepSettings
 from tp_dflash.training.fault_log import Kind, append_fault
 from tp_dflash.training.heads import load_heads
 from tp_dflash.training.heartbeat import Heartbeat, read_heartbeats
-from tp_dflash.training.optimizer import build_optimizer
+from tp_dflash.training.optimizer import DrafterOptimizer
 from tp_dflash.training.pack_feed import PackFeed
 from tp_dflash.training.reporter import Reporter
 from tp_dflash.training.run_context import RunContext, state_of
@@ -63,7 +63,7 @@ def build_step(context: RunContext) -> DrafterStep:
     assert groups.head is not None
     assert groups.workers is not None
     drafter = build_drafter(context)
-    optimizer = build_optimizer(drafter, config.optimizer)
+    optimizer = DrafterOptimizer(drafter, config.optimizer)
     if context.checkpoint is not None:
         load_training(context.checkpoint, drafter, optimizer, groups.drafters)
     ranks = context.head_ranks
@@ -242,8 +242,7 @@ class DrafterRole:
         """Begin a checkpoint of the state after ``cursor.step`` steps; all drafter ranks together."""
         optimizer = self.step.optimizer
         tensors = training_tensors(self.step.drafter, optimizer)
-        updates = int(next(iter(optimizer.state.values()))["step"])
-        state = state_of(cursor, self.context.course, self.context.identity, updates)
+        state = state_of(cursor, self.context.course, self.context.identity, optimizer.updates)
         self.writer.save(cursor.step, tensors, state)
 
     def saved_now(self) -> None:

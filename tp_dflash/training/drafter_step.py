@@ -13,7 +13,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
-from torch.optim import AdamW
 
 from tp_dflash.blocks import BlockBatch, BlockLayout, FeatureBatch, FixedShapes
 from tp_dflash.config.objective import Objective
@@ -22,7 +21,7 @@ from tp_dflash.head import LogitsPrecision, sharded_head_loss
 from tp_dflash.training.gradients import ShardedParameters, finish_gradients
 from tp_dflash.training.heads import HeadPair
 from tp_dflash.training.meters import StepMeters
-from tp_dflash.training.optimizer import optimizer_step
+from tp_dflash.training.optimizer import DrafterOptimizer
 from tp_dflash.training.phase import Phase
 from tp_dflash.training.trouble import Trouble
 
@@ -54,7 +53,7 @@ class DrafterStep:
     def __init__(
         self,
         drafter: Drafter,
-        optimizer: AdamW,
+        optimizer: DrafterOptimizer,
         heads: HeadPair,
         mask_embedding_D: Tensor,
         settings: StepSettings,
@@ -130,14 +129,14 @@ class DrafterStep:
         dist.all_reduce(weight_sum, group=self.drafters)
         parts = [ShardedParameters(list(self.drafter.parameters()), self.drafters)]
         norm, bad = finish_gradients(parts, weight_sum, self.settings.max_grad_norm)
-        optimizer_step(self.optimizer, rate, bad)
+        self.optimizer.step(rate, bad)
         self.meters.end_step(norm, bad)
         self.trouble.end_step(self.phase.step, bad)
         self._weight_sum = torch.zeros_like(weight_sum)
 
     def pass_over(self) -> None:
         """End a step in which no rank trains a row: parameters, moments and counts stay as they are."""
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad()
         self._weight_sum.zero_()
         self.meters.end_empty_step()
         self.trouble.end_step(self.phase.step, None)

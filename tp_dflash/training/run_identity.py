@@ -20,12 +20,13 @@ _FREE_DRAFTER_SETTINGS = frozenset({"attention", "activation_checkpointing", "co
 
 
 def run_identity(config: RunConfig, facts: TargetFacts, data: DataSplits) -> str:
-    """SHA-256 over drafter, anchors, seed, pack size, the target's sizes and head, and the documents' lengths and weights."""
+    """SHA-256 over drafter, anchors, optimiser, seed, pack size, the target's sizes and head, and the documents' lengths and weights."""
     settings = dump_config(config)
     target = TargetIdentity.of(config.target, facts)
     deciding = {
         "drafter": {key: value for key, value in settings["drafter"].items() if key not in _FREE_DRAFTER_SETTINGS},
         "anchors": settings["anchors"],
+        "optimizer": settings["optimizer"]["name"],
         "seed": settings["training"]["seed"],
         "token_budget": settings["data"]["token_budget"],
         "target": [target.vocab_size, target.hidden_size, target.num_layers, target.head],

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import multiprocessing
+import random
 from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
@@ -52,12 +53,13 @@ class LocalAnswerer:
 
     def _batches(self, asked: Iterator[AskedConversation]) -> Iterator[list[AskedConversation]]:
         window = self.batch_size * _SORTED_BATCHES
+        order = random.Random(0)
         while conversations := list(itertools.islice(asked, window)):
             conversations.sort(key=_num_characters)
-            yield from (
-                conversations[start : start + self.batch_size]
-                for start in range(0, len(conversations), self.batch_size)
-            )
+            starts = list(range(0, len(conversations), self.batch_size))
+            # Not from short to long: what is there when a run is cut short should be like the whole.
+            order.shuffle(starts)
+            yield from (conversations[start : start + self.batch_size] for start in starts)
 
     def _on_all_devices(
         self, batches: Iterator[list[AskedConversation]]
