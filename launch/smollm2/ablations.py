@@ -24,8 +24,9 @@ from tp_dflash.bench.head_results import versions
 CONFIG = "launch/configs/smollm2.toml"
 # Small packs: many updates in little time, and room for many runs on one GPU.
 SHAPE = {
-    "data.token_budget": "8192",
-    "anchors.per_pack": "1024",
+    "data.token_budget": "4096",
+    "anchors.per_pack": "512",
+    "anchors.per_document": "1024",
     "objective.ce": "0.5",
     "objective.kl": "0.5",
     "optimizer.name": "adamw",
@@ -39,7 +40,7 @@ SHAPE = {
 }
 BASE = "base"
 BASE_SEEDS = (0, 1, 2)
-# What is changed, by name; "base" is kl + ce in equal parts, AdamW, gamma 7, block 16, 1,024 random anchors, 5 full layers.
+# What is changed, by name; "base" is kl + ce in equal parts, AdamW, gamma 7, block 16, 512 random anchors, 5 full layers.
 VARIANTS: dict[str, dict[str, str]] = {
     BASE: {},
     "ce alone": {"objective.ce": "1.0", "objective.kl": "0.0"},
@@ -52,7 +53,7 @@ VARIANTS: dict[str, dict[str, str]] = {
     "block 8": {"drafter.block_size": "8"},
     "block 24": {"drafter.block_size": "24"},
     "256 anchors a pack": {"anchors.per_pack": "256"},
-    "512 anchors a pack": {"anchors.per_pack": "512"},
+    "1024 anchors a pack": {"anchors.per_pack": "1024"},
     "1 layer": {"drafter.num_layers": "1"},
     "3 layers": {"drafter.num_layers": "3"},
     "anchors on a grid": {"anchors.draw": "grid"},
