@@ -30,30 +30,32 @@ class Evaluation:
 
 
 def _batched(*arguments: str, sets: tuple[str, ...] = (IN_DISTRIBUTION,), exported: bool = False) -> Evaluation:
-    common = ("--limit", MOST_PROMPTS, "--max-new-tokens", "256", "--batch-size", "100")
+    common = ("--limit", MOST_PROMPTS, "--max-new-tokens", "256", "--batch-size", "200")
     return Evaluation((*common, *arguments), sets, exported)
 
 
-def _timed(*arguments: str, prompts: int = 12, tokens: int = 128) -> Evaluation:
+def _timed(*arguments: str, prompts: int = 6, tokens: int = 96) -> Evaluation:
     limits = ("--limit", str(prompts), "--max-new-tokens", str(tokens), "--batch-size", "1")
     return Evaluation((*limits, *arguments), timed=True)
 
 
 ON_GPU = {
-    "greedy-fp32": _batched("--dtype", "float32", "--baseline-prompts", "100", sets=(IN_DISTRIBUTION, *HELD_OUT)),
+    "greedy-fp32": _batched(
+        "--dtype", "float32", "--baseline-prompts", MOST_PROMPTS, sets=(IN_DISTRIBUTION, *HELD_OUT)
+    ),
     "evaluated": _batched("--baseline-prompts", "0"),
     "exported": _batched("--baseline-prompts", "0", exported=True),
     "sampled": _batched("--temperature", "1", "--baseline-prompts", "0", sets=(IN_DISTRIBUTION, *HELD_OUT)),
-    "speed-gpu-fp32": _timed("--dtype", "float32", "--baseline-prompts", "12"),
-    "speed-gpu-bf16": _timed("--dtype", "bfloat16", "--baseline-prompts", "12"),
+    "speed-gpu-fp32": _timed("--dtype", "float32", "--baseline-prompts", "6"),
+    "speed-gpu-bf16": _timed("--dtype", "bfloat16", "--baseline-prompts", "6"),
     **{
         f"tree-{budget}": _timed("--dtype", "float32", "--baseline-prompts", "0", "--tree-budget", str(budget))
         for budget in TREE_BUDGETS
     },
 }
 ON_CPU = {
-    "speed-cpu-fp32": _timed("--dtype", "float32", "--baseline-prompts", "6", prompts=6, tokens=96),
-    "speed-cpu-bf16": _timed("--dtype", "bfloat16", "--baseline-prompts", "6", prompts=6, tokens=96),
+    "speed-cpu-fp32": _timed("--dtype", "float32", "--baseline-prompts", "6"),
+    "speed-cpu-bf16": _timed("--dtype", "bfloat16", "--baseline-prompts", "6"),
 }
 
 
