@@ -24,6 +24,7 @@ from tp_dflash.bench.head_results import versions
 CONFIG = "launch/configs/smollm2.toml"
 # Small packs: many updates in little time, and room for many runs on one GPU.
 SHAPE = {
+    "drafter.compile": "false",
     "data.token_budget": "4096",
     "anchors.per_pack": "512",
     "anchors.per_document": "1024",
