@@ -82,6 +82,19 @@ def test_torchruns_report_ends_with_what_failed_first(folder: Path, wrong: str, 
     assert re.search(words, " ".join(told.stderr.splitlines()[-4:])), told.stderr
 
 
+def test_a_rank_alone_ends_at_once_whatever_is_wrong(folder: Path) -> None:
+    """Without torchrun nobody else has to be told, and nothing of the told must outlive the process."""
+    config = write_config(folder, "alone", {"target": "colocated", "drafter": "0"})
+    command = [sys.executable, "-m", "tp_dflash", "train", str(config)]
+    for wrong, words in (
+        ('data.train="nowhere.jsonl"', "expected a file"),
+        ("drafter.target_layer_ids=[90,91]", "change drafter"),
+    ):
+        told = subprocess.run([*command, "--set", wrong], capture_output=True, text=True, timeout=40)
+        assert told.returncode == 1
+        assert words in told.stderr
+
+
 def test_a_disk_that_is_full_costs_no_checkpoint_and_is_said_on_every_rank(whole: Path) -> None:
     """The system refuses every write beyond a few kB, as a full disk or a quota does."""
     run = begun(whole, "full")
