@@ -58,7 +58,7 @@ def time_drafter(
         recorder.enter("assemble")
         run_micro_step(context, step, layout, features)
         recorder.enter("between")
-        step.optimizer.zero_grad(set_to_none=True)
+        step.optimizer.zero_grad()
 
     for _ in range(warmup):
         once()

@@ -27,8 +27,10 @@ def mark_phases(step: DrafterStep, recorder: SpanRecorder) -> None:
 
     step.drafter.register_forward_pre_hook(before_forward)
     step.drafter.register_forward_hook(after_forward)
-    step.optimizer.register_step_pre_hook(lambda *_: recorder.enter("update"))
-    step.optimizer.register_step_post_hook(lambda *_: recorder.enter("between"))
+    # In the order in which they step.
+    parts = [part for part in (step.optimizer.muon, step.optimizer.adamw) if part is not None]
+    parts[0].register_step_pre_hook(lambda *_: recorder.enter("update"))
+    parts[-1].register_step_post_hook(lambda *_: recorder.enter("between"))
 
 
 class RecordedSource:
