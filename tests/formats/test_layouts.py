@@ -21,6 +21,8 @@ from tp_dflash.formats import (
     write_speculators,
     write_zlab,
 )
+from tp_dflash.formats.contract.folder_view import FolderView
+from tp_dflash.formats.speculators import speculators_shape
 from tp_dflash.target import read_head_rows, read_target_facts
 
 VARIANTS = {
@@ -179,6 +181,20 @@ def test_what_departs_from_the_usual_is_written_into_the_export(tmp_path, target
         assert fields.get(name) == value
     if variant == "next_token" and layout == "speculators":
         assert config["speculators_config"]["proposal_methods"][0]["speculative_tokens"] == 4
+
+
+def test_what_a_speculators_folder_does_not_say_is_read_as_it_is_served(tmp_path, target):
+    """Sliding layers whose causality nobody wrote: reader and contract check agree that both ways are meant."""
+    _, published = trained(target, **VARIANTS["sliding"])
+    matrices = TargetMatrices.read(target, read_target_facts(target), published.dtype)
+    write_speculators(tmp_path / "export", published, matrices)
+    config = _config(tmp_path / "export")
+    for said, causal in ((False, True), (True, False), (None, False)):
+        config.pop("sliding_window_non_causal", None)
+        fields = config if said is None else {**config, "sliding_window_non_causal": said}
+        assert speculators_shape(fields, "here", 8).sliding_causal is causal
+        (tmp_path / "export" / "config.json").write_text(json.dumps(fields))
+        assert FolderView.read(tmp_path / "export").stated_causality is causal
 
 
 @pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)

@@ -28,6 +28,11 @@ class BlockFields:
     sliding_causal: bool
 
 
+def speculators_causal(config: Fields) -> bool:
+    """Whether sliding layers of the speculators layout are causal inside a block; what is not said is served both ways."""
+    return not config.get("sliding_window_non_causal", True)
+
+
 def network_fields(shape: DrafterShape, dtype: str) -> dict[str, Any]:
     """Sizes and rotary of a Qwen3 config; the base of the rotary frequencies stands in its old and its new place."""
     slides = shape.sliding_window is not None

@@ -14,7 +14,7 @@ from torch import Tensor
 from tp_dflash.drafter import DrafterShape
 from tp_dflash.formats.config_file import read_config, write_about, write_json
 from tp_dflash.formats.draft_vocabulary import DraftVocabulary
-from tp_dflash.formats.fields import BlockFields, network_fields, required, shape_of_fields
+from tp_dflash.formats.fields import BlockFields, network_fields, required, shape_of_fields, speculators_causal
 from tp_dflash.formats.new_folder import new_folder
 from tp_dflash.formats.published_drafter import PublishedDrafter
 from tp_dflash.formats.target_matrices import TargetMatrices
@@ -108,15 +108,18 @@ def speculators_shape(config: dict[str, Any], source: str, num_target_layers: in
         raise ValueError(
             f"{source}: expected the number of the target's layers, got none: this layout need not say it; name the target"
         )
+    network = required(config, "transformer_layer_config", source)
+    slides = "sliding_attention" in (network.get("layer_types") or ())
     blocks = BlockFields(
         block_size=required(config, "block_size", source),
         mask_token_id=required(config, "mask_token_id", source),
         label_mode="next_token" if config.get("sample_from_anchor") else "same_position",
         target_layer_ids=tuple(layer_id - 1 for layer_id in required(config, "aux_hidden_state_layer_ids", source)),
         num_target_layers=depth,
-        sliding_causal=not config.get("sliding_window_non_causal", False),
+        # Full layers say nothing of it: the default of a shape without sliding layers.
+        sliding_causal=speculators_causal(config) if slides else True,
     )
-    return shape_of_fields(required(config, "transformer_layer_config", source), blocks, source)
+    return shape_of_fields(network, blocks, source)
 
 
 def _target_tensors(drafter: PublishedDrafter, matrices: TargetMatrices) -> dict[str, Tensor]:

@@ -14,7 +14,7 @@ from tp_dflash.drafter import DrafterShape
 from tp_dflash.formats.config_file import read_config
 from tp_dflash.formats.contract.field_types import Misfits, well_typed
 from tp_dflash.formats.detect import Layout, layout_of
-from tp_dflash.formats.fields import required
+from tp_dflash.formats.fields import required, speculators_causal
 from tp_dflash.formats.training_record import TrainingRecord
 from tp_dflash.formats.weights import read_headers
 
@@ -81,14 +81,14 @@ class FolderView:
         if self.layout == "zlab":
             override = self.blocks.get("causal")
             return sliding if override is None else [bool(override)] * len(sliding)
-        return [not self.config.get("sliding_window_non_causal", True)] * len(sliding)
+        return [speculators_causal(self.config)] * len(sliding)
 
     @property
     def stated_causality(self) -> bool:
         """Whether the folder says that its sliding layers were trained causal; what it does not say is as it is served."""
         if self.layout == "zlab":
             return self.blocks.get("causal") is not False
-        return not self.config.get("sliding_window_non_causal", True)
+        return speculators_causal(self.config)
 
     @property
     def label_mode(self) -> str:
