@@ -30,6 +30,7 @@ SHAPE = {
     "anchors.per_document": "1024",
     "objective.ce": "0.5",
     "objective.kl": "0.5",
+    "objective.weights": "decay",
     "optimizer.name": "muon",
     "optimizer.learning_rate": "1e-3",
     "logging.every_steps": "50",

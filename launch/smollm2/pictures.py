@@ -54,8 +54,9 @@ def draw_training(metrics: Sequence[dict[str, Any]], path: Path) -> None:
 
 
 def draw_trees(reports: dict[str, dict[str, Any]], budgets: Sequence[int], path: Path) -> None:
-    """Acceptance and tokens a second by tree budget; budget 0 is the chain."""
-    chain = reports["speed-gpu-fp32"]["sets"][0]
+    """Acceptance and tokens a second by tree budget; budget 0 is the chain, timed on the same machine."""
+    timed = next(name for name in ("speed-gpu-fp32", "speed-cpu-fp32") if name in reports)
+    chain = reports[timed]["sets"][0]
     points = [(0, chain)] + [(b, reports[f"tree-{b}"]["sets"][0]) for b in budgets if f"tree-{b}" in reports]
     figure, (left, right) = _figure(2)
     left.plot([budget for budget, _ in points], [each["acceptance_length"] for _, each in points], marker="o")
@@ -85,17 +86,4 @@ def draw_memory(config_path: Path, path: Path) -> None:
     axes.set(xlabel=f"anchors a pack (blocks of {block})", ylabel="peak of a drafter GPU, GiB", ylim=(0, None))
     axes.set_title(f"{config_path.stem}, by tp-dflash plan")
     axes.legend()
-    figure.savefig(path, dpi=110)
-
-
-def draw_precision(runs: dict[str, Sequence[dict[str, Any]]], path: Path) -> None:
-    """Training curves of the same run with fp32 and with bf16 logits: name -> metrics."""
-    figure, (left, right) = _figure(2)
-    for name, metrics in runs.items():
-        steps = [line["step"] for line in metrics]
-        left.plot(steps, [line["loss"] for line in metrics], label=name)
-        right.plot(steps, [line["grad_norm"] for line in metrics], label=name)
-    left.set(xlabel="step", ylabel="loss")
-    right.set(xlabel="step", ylabel="gradient norm", yscale="log")
-    left.legend()
     figure.savefig(path, dpi=110)

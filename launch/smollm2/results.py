@@ -30,27 +30,41 @@ def _set(report: Report, name: str) -> Report:
     return next(each for each in report["sets"] if each["name"] == name)
 
 
-def figures(run: Path, reports: dict[str, Report]) -> dict[str, float]:
-    """The figures of the project, each read from a file of the run."""
-    trained = json.loads((run / "report.json").read_text())
-    last = trained["evaluations"][max(trained["evaluations"], key=int)]
+def _acceptance(report: Report | None, name: str) -> float | None:
+    return None if report is None else _set(report, name)["acceptance_length"]
+
+
+def _speedup(report: Report | None) -> float | None:
+    return None if report is None else _set(report, IN_DISTRIBUTION)["speedup"]
+
+
+def figures(run: Path, reports: dict[str, Report]) -> dict[str, float | None]:
+    """The figures of the project, each read from a file of the run; None for what was not run."""
     exact = reports["greedy-fp32"]
     lengths = {name: _set(exact, name)["acceptance_length"] for name in (IN_DISTRIBUTION, *HELD_OUT)}
-    found = {
+    return {
+        "steps": json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["step"],
         "acceptance_in_distribution": lengths[IN_DISTRIBUTION],
         "acceptance_heldout": mean(lengths[name] for name in HELD_OUT),
         **{f"acceptance_{name}": lengths[name] for name in HELD_OUT},
         "identical_fp32": sum(each["identical"] for each in exact["sets"]),
         "compared_fp32": sum(each["compared_prompts"] for each in exact["sets"]),
-        "acceptance_logged": _set(last, IN_DISTRIBUTION)["acceptance_length"],
-        "acceptance_evaluated": _set(reports["evaluated"], IN_DISTRIBUTION)["acceptance_length"],
-        "acceptance_exported": _set(reports["exported"], IN_DISTRIBUTION)["acceptance_length"],
-        "decode_speedup": _set(reports["speed-gpu-fp32"], IN_DISTRIBUTION)["speedup"],
+        "acceptance_logged": _acceptance(_logged(run), IN_DISTRIBUTION),
+        "acceptance_evaluated": _acceptance(reports.get("evaluated"), IN_DISTRIBUTION),
+        "acceptance_exported": _acceptance(reports.get("exported"), IN_DISTRIBUTION),
+        "decode_speedup": _speedup(reports.get("speed-gpu-fp32")),
+        "decode_speedup_bf16": _speedup(reports.get("speed-gpu-bf16")),
+        "decode_speedup_cpu_fp32": _speedup(reports.get("speed-cpu-fp32")),
+        "decode_speedup_cpu_bf16": _speedup(reports.get("speed-cpu-bf16")),
     }
-    for name in ("speed-gpu-bf16", "speed-cpu-fp32", "speed-cpu-bf16"):
-        if name in reports:
-            found[name.replace("-", "_")] = _set(reports[name], IN_DISTRIBUTION)["speedup"]
-    return found
+
+
+def _logged(run: Path) -> Report | None:
+    """The evaluation at the end of the training, None for a run that was cut short."""
+    if not (run / "report.json").is_file():
+        return None
+    evaluations = json.loads((run / "report.json").read_text())["evaluations"]
+    return evaluations[max(evaluations, key=int)] if evaluations else None
 
 
 def acceptance_table(reports: dict[str, Report]) -> str:
@@ -97,6 +111,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Gather what a run of the recipe and its evaluations wrote.")
     parser.add_argument("--run", type=Path, default=Path("runs/smollm2"), help="folder of the run")
     parser.add_argument("--machine", default="1 x NVIDIA H200; speed-cpu: 2 CPU cores", help="what it ran on")
+    parser.add_argument("--note", default="", help="what a reader of the figures must know")
     parser.add_argument("--out", type=Path, default=Path("docs/results"), help="folder of the results")
     arguments = parser.parse_args()
     reports = read_reports(arguments.run)
@@ -105,12 +120,15 @@ def main() -> None:
         "command": "launch/smollm2.sh; " + " ".join(["python -m launch.smollm2.results", *sys.argv[1:]]),
         "machine": arguments.machine,
         "versions": identity.get("versions", versions()),
+        **({"note": arguments.note} if arguments.note else {}),
         "figures": figures(arguments.run, reports),
         "reports": reports,
     }
     arguments.out.mkdir(parents=True, exist_ok=True)
     (arguments.out / "drafter.json").write_text(json.dumps(document, indent=2) + "\n", "utf-8")
-    parts = ["# The SmolLM2 drafter", "Written by `python -m launch.smollm2.results`.", acceptance_table(reports)]
+    parts = ["# The SmolLM2 drafter", "Written by `python -m launch.smollm2.results`."]
+    parts += [arguments.note] if arguments.note else []
+    parts += [acceptance_table(reports)]
     parts += ["Prompts one by one, unseen prompts of the training distribution:", speed_table(reports)]
     ablations = arguments.out / "ablations.json"
     if ablations.is_file():
@@ -120,7 +138,8 @@ def main() -> None:
     metrics = [json.loads(line) for line in (arguments.run / "metrics.jsonl").read_text().splitlines()]
     pictures.draw_positions(reports["greedy-fp32"], arguments.out / "drafter-positions.png")
     pictures.draw_training([line for line in metrics if "loss" in line], arguments.out / "drafter-training.png")
-    pictures.draw_trees(reports, TREE_BUDGETS, arguments.out / "drafter-trees.png")
+    if any(f"tree-{budget}" in reports for budget in TREE_BUDGETS):
+        pictures.draw_trees(reports, TREE_BUDGETS, arguments.out / "drafter-trees.png")
     pictures.draw_memory(Path("launch/configs/qwen3.6-27b-ddtree.toml"), arguments.out / "memory-anchors.png")
     print(json.dumps(document["figures"], indent=2))
 
