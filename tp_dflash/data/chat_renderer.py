@@ -21,7 +21,7 @@ from tp_dflash.data.reasoning import without_reasoning
 from tp_dflash.data.skeleton import Render, Skeleton, SkeletonBuilder
 from tp_dflash.data.text_encoder import Span
 
-_CACHED_SHAPES = 512
+_REMEMBERED_SHAPES = 1024
 # What a template's own expressions raise on messages it was not written for.
 TEMPLATE_FAULTS = (TemplateError, TypeError, ValueError, LookupError, AttributeError, RecursionError)
 
@@ -78,7 +78,7 @@ class ChatRenderer:
                 reason = skeleton.bare()
                 continue
             if all_turns and plain is not None:
-                self._shapes[plain[0], context] = skeleton
+                self._remember((plain[0], context), skeleton)
             filled, spans = skeleton.fill(marked.texts)
             if filled == text:
                 return spans
@@ -86,11 +86,17 @@ class ChatRenderer:
 
     def _skeleton(self, render: Render, marked: MarkedMessages, context: str) -> Skeleton | BadRecordError:
         shape = f"{marked.messages}{[(slot.kind, slot.lead, slot.tagged) for slot in marked.slots]}{context}"
-        if shape not in self._shapes:
-            if len(self._shapes) >= _CACHED_SHAPES:
-                self._shapes.clear()
-            self._shapes[shape] = self._build(render, marked)
-        return self._shapes[shape]
+        skeleton = self._shapes.get(shape)
+        if skeleton is None:
+            skeleton = self._build(render, marked)
+            self._remember(shape, skeleton)
+        return skeleton
+
+    def _remember(self, shape: Hashable, skeleton: Skeleton | BadRecordError) -> None:
+        """Emptied when full, whoever else looks into it: every look-up is a single one and may find nothing."""
+        if len(self._shapes) >= _REMEMBERED_SHAPES:
+            self._shapes.clear()
+        self._shapes[shape] = skeleton
 
     def _build(self, render: Render, marked: MarkedMessages) -> Skeleton | BadRecordError:
         try:

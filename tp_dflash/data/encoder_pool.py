@@ -1,7 +1,8 @@
-"""Encodes chunks of records in several processes, in order, with a bounded number of chunks in memory.
+"""Encodes chunks of records several at a time, in order, with a bounded number of chunks in memory.
 
-In: an encoder and an iterator of chunks. Out: each chunk with its encoding, in the order they came. The caller's own
-process works until the others have started, and with 0 workers to the end; the result is the same.
+In: an encoder and an iterator of chunks. Out: each chunk with its encoding, in the order they came. With 0 workers two
+threads of the caller's process take turns: while one reads and renders, the tokenizer's own threads work for the other.
+The result is the same.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 from collections import deque
-from collections.abc import Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from types import TracebackType
 
 from tp_dflash.data.reader import RecordChunk
@@ -20,57 +21,54 @@ from tp_dflash.data.record_file import RecordFile
 # Below this many bytes starting processes takes longer than the work.
 _WORTH_A_POOL = 16 << 20
 _MOST_WORKERS = 16
+# On fewer cores a process costs more (a chunk pickled twice, an interpreter each) than its own core brings.
+_FEWEST_CORES = 4
+_THREADS = 2
 _QUEUED_PER_WORKER = 3
 
 _encoder: RecordEncoder | None = None
 
 
 def default_num_workers(files: list[RecordFile]) -> int:
-    """No process for little data, else one a core."""
+    """One process a core; none for little data, nor on few cores, which the tokenizer's own threads fill."""
     sizes_known = all(file.num_bytes for file in files)
     if sizes_known and sum(file.num_bytes for file in files) < _WORTH_A_POOL:
         return 0
-    return min(_MOST_WORKERS, len(os.sched_getaffinity(0)))
+    cores = len(os.sched_getaffinity(0))
+    return 0 if cores < _FEWEST_CORES else min(_MOST_WORKERS, cores)
 
 
 class EncoderPool:
     """Use as a context manager. An error in a worker is raised in the caller; queued chunks are then given up."""
 
     def __init__(self, encoder: RecordEncoder, num_workers: int) -> None:
-        self._encoder = encoder
-        self._num_workers = num_workers
-        self._executor: ProcessPoolExecutor | None = None
-        self._starting: list[Future[bool]] = []
+        self._most_queued = _QUEUED_PER_WORKER * (num_workers or _THREADS)
+        self._executor: Executor
+        self._encode: Callable[[RecordChunk], EncodedChunk]
+        if num_workers == 0:
+            self._executor = ThreadPoolExecutor(_THREADS)
+            self._encode = lambda chunk: encoder.encode(chunk.payloads())
+            return
+        # forkserver: the caller may hold threads and devices that a plain fork would break.
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([__name__])
+        self._executor = ProcessPoolExecutor(num_workers, context, _start_worker, (encoder.settings,))
+        self._encode = _encode_in_worker
 
     def __enter__(self) -> EncoderPool:
-        if self._num_workers > 0:
-            # forkserver: the caller may hold threads and devices that a plain fork would break.
-            context = multiprocessing.get_context("forkserver")
-            context.set_forkserver_preload([__name__])
-            self._executor = ProcessPoolExecutor(
-                self._num_workers,
-                mp_context=context,
-                initializer=_start_worker,
-                initargs=(self._encoder.settings,),
-            )
-            self._starting = [self._executor.submit(_is_ready) for _ in range(self._num_workers)]
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._executor is not None:
-            self._executor.shutdown(cancel_futures=True)
+        self._executor.shutdown(cancel_futures=True)
 
     def encode(self, chunks: Iterator[RecordChunk]) -> Iterator[tuple[RecordChunk, EncodedChunk]]:
         """Encode all chunks, lazily and in order."""
         queued: deque[tuple[RecordChunk, Future[EncodedChunk]]] = deque()
         for chunk in chunks:
-            if self._executor is None or not all(future.done() for future in self._starting):
-                yield chunk, self._encoder.encode(chunk.payloads())
-                continue
-            queued.append((chunk, self._executor.submit(_encode_in_worker, chunk)))
-            if len(queued) >= _QUEUED_PER_WORKER * self._num_workers:
+            queued.append((chunk, self._executor.submit(self._encode, chunk)))
+            if len(queued) >= self._most_queued:
                 first, future = queued.popleft()
                 yield first, future.result()
         for first, future in queued:
@@ -82,10 +80,6 @@ def _start_worker(settings: tuple) -> None:
     # Processes are the parallelism here: the tokenizer would start a thread a core in each of them.
     os.putenv("TOKENIZERS_PARALLELISM", "false")
     _encoder = RecordEncoder(*settings)
-
-
-def _is_ready() -> bool:
-    return _encoder is not None
 
 
 def _encode_in_worker(chunk: RecordChunk) -> EncodedChunk:

@@ -92,14 +92,16 @@ class TextEncoder:
         ]
 
     def _encode_pieces(self, pieces: list[str]) -> list[list[int]]:
-        """Ids of each piece. Short pieces come again and again (what follows a last turn) and are remembered."""
+        """Ids of each piece. Short pieces come again and again (what follows a last turn) and are remembered.
+
+        Looked up once each: another thread may empty the memory between two looks.
+        """
+        known = [self._short.get(piece) if len(piece) <= _SHORT else None for piece in pieces]
+        new = [piece for piece, ids in zip(pieces, known, strict=True) if ids is None]
+        encoded = iter([encoding.ids for encoding in self._backend.encode_batch_fast(new, add_special_tokens=False)])
+        ids = [next(encoded) if found is None else found for found in known]
         if len(self._short) > _REMEMBERED:
             self._short.clear()
-        new = [piece for piece in pieces if len(piece) > _SHORT or piece not in self._short]
-        encoded = iter([encoding.ids for encoding in self._backend.encode_batch_fast(new, add_special_tokens=False)])
-        ids = [
-            next(encoded) if len(piece) > _SHORT or piece not in self._short else self._short[piece] for piece in pieces
-        ]
         self._short.update((piece, found) for piece, found in zip(pieces, ids, strict=True) if len(piece) <= _SHORT)
         return ids
 
