@@ -6,12 +6,27 @@ built once on the meta device by transformers: exact, but importing the modellin
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
+
 from tp_dflash.config.target import TargetConfig
 from tp_dflash.target import TargetFacts, count_decoder_parameters
 from tp_dflash.target.source import load_model_config, text_config
 
 # Text model types made of RMS norms, grouped-query attention and a gated MLP: (has query/key norms, has q, k, v biases).
 _DENSE = {"qwen3": (True, False), "llama": (False, False), "mistral": (False, False), "qwen2": (False, True)}
+
+
+@dataclass(frozen=True)
+class DecoderParameters:
+    """A target's count, made when it is first asked for and then kept: a plan tries many settings of one target."""
+
+    config: TargetConfig
+    facts: TargetFacts
+
+    @cached_property
+    def total(self) -> int:
+        return decoder_parameters(self.config, self.facts)
 
 
 def decoder_parameters(config: TargetConfig, facts: TargetFacts) -> int:

@@ -7,12 +7,11 @@ drafter's from ``DrafterShape``, exactly as at the start of training. No weights
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 from tp_dflash.config.run import RunConfig
 from tp_dflash.drafter import DrafterShape, check_mask_token
 from tp_dflash.placement import Placement, parse_gpus
-from tp_dflash.planner.decoder_parameters import decoder_parameters
+from tp_dflash.planner.decoder_parameters import DecoderParameters
 from tp_dflash.target import TargetFacts, read_target_facts
 
 _BYTES = {"bfloat16": 2, "float32": 4}
@@ -26,6 +25,7 @@ class RunSizes:
     placement: Placement
     facts: TargetFacts
     shape: DrafterShape
+    decoder: DecoderParameters
 
     @staticmethod
     def of(config: RunConfig, placement: Placement) -> RunSizes:
@@ -35,13 +35,13 @@ class RunSizes:
         check_mask_token(shape.mask_token_id, facts.vocab_size, facts.pad_token_id, facts.eos_token_ids)
         _check_target(facts)
         _check_pack(config, facts)
-        return RunSizes(config, placement, facts, shape)
+        return RunSizes(config, placement, facts, shape, DecoderParameters(config.target, facts))
 
     def with_config(self, config: RunConfig, placement: Placement) -> RunSizes:
         """The same target under other settings: facts are read again only where the target section changed."""
         if config.target.path != self.config.target.path or config.target.shape != self.config.target.shape:
             return RunSizes.of(config, placement)
-        return RunSizes(config, placement, self.facts, DrafterShape.of(config.drafter, self.facts))
+        return RunSizes(config, placement, self.facts, DrafterShape.of(config.drafter, self.facts), self.decoder)
 
     @staticmethod
     def drafter_gpus(config: RunConfig) -> set[int]:
@@ -118,10 +118,10 @@ class RunSizes:
         """Bytes of a number in the target's weights and features."""
         return _BYTES[self.config.target.dtype]
 
-    @cached_property
+    @property
     def target_parameters(self) -> int:
         """Parameters of the target's text decoder, embedding table included, lm_head not."""
-        return decoder_parameters(self.config.target, self.facts)
+        return self.decoder.total
 
     @property
     def layer_parameters(self) -> int:
