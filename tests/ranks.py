@@ -1,6 +1,6 @@
 """Run one function on several gloo ranks of this machine and compare what they return.
 
-A forkserver that has torch loaded starts each rank, and a FileStore introduces them to each other: a three-rank test
+A forkserver that has the package loaded starts each rank, and a FileStore introduces them to each other: a three-rank test
 starts in a fraction of a second and no port can clash. Each rank has one thread, a time limit, and returns a value.
 """
 
@@ -19,8 +19,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["torch", "torch.distributed"])
+# One server for all tests of a process. A rank that had to import all this by itself would need seconds for it.
+context = multiprocessing.get_context("forkserver")
+context.set_forkserver_preload(["torch", "tests.whole_runs", "tp_dflash.training.run"])
 
 
 def run_ranks(function: Callable[..., Any], world_size: int, *args: Any, timeout: float = 60.0) -> list[Any]:
@@ -30,9 +31,9 @@ def run_ranks(function: Callable[..., Any], world_size: int, *args: Any, timeout
     that raises fails the test with its own traceback; ranks still running after ``timeout`` seconds are ended.
     """
     with tempfile.TemporaryDirectory() as folder:
-        results: Any = _context.Queue()
+        results: Any = context.Queue()
         ranks = [
-            _context.Process(target=_rank_main, args=(rank, world_size, folder, results, function, args), daemon=True)
+            context.Process(target=_rank_main, args=(rank, world_size, folder, results, function, args), daemon=True)
             for rank in range(world_size)
         ]
         for process in ranks:

@@ -14,6 +14,16 @@ def _place(world_size: int, local: int | None = None, **settings: object) -> Pla
     return Placement.resolve(PlacementConfig(**settings), world_size, local or world_size)
 
 
+def test_drafter_state_is_spread_over_all_nodes_or_copied_on_each() -> None:
+    settings = {"target": "0", "drafter": "1,2"}
+    spread = _place(6, 3, **settings)
+    assert spread.shard_groups == ((1, 2, 4, 5),)
+    copied = _place(6, 3, **settings, drafter_shards="node")
+    assert copied.shard_groups == ((1, 2), (4, 5))
+    assert copied.replica_groups == ((1, 4), (2, 5))
+    assert _place(3, **settings, drafter_shards="node").shard_groups == ((1, 2),)
+
+
 def test_gpus_become_local_ranks_in_ascending_order() -> None:
     placement = _place(7, target="0-4", drafter="6,7", tensor_parallel=2)
     assert placement.targets == (0, 1, 2, 3, 4)

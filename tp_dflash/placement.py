@@ -45,11 +45,15 @@ class HeadGroup:
 
 @dataclass(frozen=True)
 class Placement:
-    """Every rank's place. Build it with ``Placement.resolve``."""
+    """Every rank's place. Build it with ``Placement.resolve``.
+
+    copies_by_node: every node holds a whole copy of the drafter's state, in shards over its own drafter ranks.
+    """
 
     places: tuple[RankPlace, ...]
     head_groups: tuple[HeadGroup, ...]
     num_nodes: int
+    copies_by_node: bool
 
     @cached_property
     def targets(self) -> tuple[int, ...]:
@@ -58,6 +62,18 @@ class Placement:
     @cached_property
     def drafters(self) -> tuple[int, ...]:
         return tuple(place.rank for place in self.places if place.is_drafter)
+
+    @cached_property
+    def shard_groups(self) -> tuple[tuple[int, ...], ...]:
+        """Drafter ranks whose shards make up one copy of the drafter's state, a group a copy."""
+        copies = self.num_nodes if self.copies_by_node else 1
+        size = len(self.drafters) // copies
+        return tuple(self.drafters[copy * size : (copy + 1) * size] for copy in range(copies))
+
+    @cached_property
+    def replica_groups(self) -> tuple[tuple[int, ...], ...]:
+        """Drafter ranks that hold the same shard, a group a shard."""
+        return tuple(zip(*self.shard_groups, strict=True))
 
     @property
     def colocated(self) -> bool:
@@ -116,7 +132,7 @@ class Placement:
             for local, gpu in enumerate(gpus)
         )
         groups = [group for node in range(num_nodes) for group in _head_groups(places, node, config.tensor_parallel)]
-        return Placement(places, tuple(groups), num_nodes)
+        return Placement(places, tuple(groups), num_nodes, config.drafter_shards == "node")
 
 
 def _parse_roles(config: PlacementConfig) -> tuple[set[int], set[int], set[int]]:

@@ -7,7 +7,6 @@ agent that hosts the store, and can kill ranks.
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import signal
 import sys
@@ -18,10 +17,8 @@ from typing import Any
 
 import torch.distributed as dist
 
+from tests.ranks import context
 from tests.whole_runs import make_folder, settings
-
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["torch", "tests.whole_runs", "tp_dflash.training.run"])
 
 
 class Job:
@@ -36,7 +33,7 @@ class Job:
         self.outputs = [self.folder / f"{config.stem}-{time.monotonic_ns()}-{rank}.out" for rank in range(world)]
         per_node = world // nodes
         self.ranks = [
-            _context.Process(
+            context.Process(
                 target=_rank_main,
                 args=(
                     _environment(rank, world, per_node, self.store.port),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.job import Job, complete, write_config
-from tests.cli.test_resume import difference, exported
+from tests.cli.test_resume import cut, difference, exported
 
 EIGHT = {"target": "0-4", "drafter": "5,6", "head": "5-7", "tensor_parallel": 2}
 
@@ -41,6 +41,19 @@ def test_two_nodes_lose_a_rank_and_go_on(folder: Path) -> None:
     assert "rank 3, drafter, node 1, GPU 1" in job.output(0)
     complete(config, 4, nodes=2)
     assert difference(exported(folder / "nodes"), exported(folder / "nodes-cut")) == 0
+
+
+def test_a_run_on_two_nodes_goes_on_with_a_copy_on_each(folder: Path) -> None:
+    """Two drafter ranks a node: from the middle of a run whose state was spread over all four, to its end."""
+    place = {"drafter": "0,1"}
+    kept = {"every_steps": 3, "keep_last": 9}
+    complete(write_config(folder, "spread", place, training={"epochs": 4}, checkpoint=kept), 4, nodes=2)
+    cut(folder / "spread", folder / "copied", step=3)
+    copies = place | {"drafter_shards": "node"}
+    job = complete(write_config(folder, "copied", copies, training={"epochs": 4}), 4, nodes=2)
+    assert "state over 2 drafter ranks, a copy on each of 2 nodes" in job.text()
+    assert "continued from" in job.text()
+    assert difference(exported(folder / "spread"), exported(folder / "copied")) <= 1e-6
 
 
 @pytest.mark.parametrize("documents", [1, 2, 7])

@@ -85,6 +85,22 @@ def test_sharding_divides_what_is_sharded() -> None:
     assert _bytes(nodes, "AdamW moments, fp32") == _bytes(one, "AdamW moments, fp32") / 4
 
 
+def test_copies_by_node_are_shared_by_one_nodes_drafters() -> None:
+    """Two drafters a node: however many nodes, a rank holds half of the drafter's state, and is told how to hold less."""
+    copied = ("placement.drafter_shards=node",)
+    for nodes in (1, 2, 4):
+        verdict = verdict_of("qwen3.6-27b-2x8", copied, nodes=nodes)
+        drafter, alone = _role(verdict, "drafter"), _role(verdict_of("qwen3.6-27b-2x8"), "drafter")
+        for name in ("drafter weights, fp32 masters", "AdamW moments, fp32", "drafter gradients, fp32"):
+            assert _bytes(drafter, name) == _bytes(alone, name)
+        spread = _role(verdict_of("qwen3.6-27b-2x8", nodes=nodes), "drafter")
+        assert _bytes(drafter, "AdamW moments, fp32") == nodes * _bytes(spread, "AdamW moments, fp32")
+    colocated = ("placement.target=colocated", *copied)
+    tried = verdict_of("qwen3.6-27b-2x8", colocated, nodes=4).tried[0]
+    assert tried.remedy.changes == {"placement.drafter_shards": "all"}
+    assert tried.saving > 4 * 2**30
+
+
 def test_a_head_only_rank_holds_a_shard_and_chunks_alone() -> None:
     verdict = verdict_of(settings=("placement.head=5,6,7",))
     head = _role(verdict, "head-only")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -9,6 +11,7 @@ from tests.ranks import run_ranks
 from tests.training.tiny import BLOCK, TinyRun, build_loop, full_parameters, heads_of, open_tiny
 from tp_dflash.config.objective import Objective
 from tp_dflash.config.optimizer import OptimizerConfig
+from tp_dflash.drafter import Drafter
 from tp_dflash.training.course import Cursor
 from tp_dflash.training.drafter_loop import StepDone
 from tp_dflash.training.head_only_loop import run_head_only
@@ -44,10 +47,17 @@ def _train(rank: int, run: TinyRun) -> dict[str, object]:
     return {
         "initial": initial,
         "parameters": full_parameters(loop.step.drafter),
+        "held": _share_held(loop.step.drafter),
         "figures": figures,
         "steps": [step.after.step for step in done],
         "empty": [step.empty for step in done],
     }
+
+
+def _share_held(drafter: Drafter) -> float:
+    """Share of all parameters that this rank holds."""
+    held = sum(parameter.to_local().numel() for parameter in drafter.parameters())
+    return held / sum(parameter.numel() for parameter in drafter.parameters())
 
 
 LAYOUTS = {
@@ -56,6 +66,7 @@ LAYOUTS = {
     "accumulation 2": (1, {"accumulation": 2}),
     "tensor parallel 1, data parallel 2, a head-only rank each": (4, {"drafter": "1,3", "head": "0-3"}),
     "tensor parallel 2 and a head-only rank": (3, {"drafter": "1,2", "head": "0-2", "tensor_parallel": 2}),
+    "two nodes of one, a copy on each": (2, {"nodes": 2, "drafter_shards": "node"}),
 }
 
 
@@ -104,6 +115,27 @@ def test_ranks_take_the_same_number_of_steps_whatever_the_documents() -> None:
         first, second = run_ranks(_train, 2, TinyRun(lengths=lengths, drafter="0,1", epochs=1))
         assert first["steps"] == second["steps"]
         assert repr(first["figures"]) == repr(second["figures"])
+
+
+@pytest.mark.parametrize("optimizer", [OptimizerConfig(), OptimizerConfig(name="muon")], ids=["adamw", "muon"])
+def test_copies_on_two_nodes_train_as_shards_over_both(optimizer: OptimizerConfig) -> None:
+    """Two nodes of two drafter ranks: losses and weights of FSDP2 and of HSDP are those of one rank with four packs."""
+    layout = TinyRun(drafter="0,1", nodes=2, epochs=1, optimizer=optimizer)
+    spread = run_ranks(_train, 4, layout)[0]
+    copied = run_ranks(_train, 4, replace(layout, drafter_shards="node"))
+    expected = [spread]
+    # Muon rounds its directions to bf16, so that one rank's other order of summation shows there, in both.
+    if optimizer.name == "adamw":
+        expected += run_ranks(_train, 1, TinyRun(accumulation=4, epochs=1, optimizer=optimizer))
+    for one in expected:
+        assert _difference(one["parameters"], copied[0]["parameters"]) < 1e-6
+        for figure in ("loss", "grad_norm", "accuracy"):
+            assert copied[0]["figures"][figure] == pytest.approx(one["figures"][figure], rel=1e-5)
+    assert _difference(spread["initial"], spread["parameters"]) > 1e-4
+    # Whatever the rank, and so in both copies: the same bits, of half of the state each.
+    assert all(_difference(copied[0]["parameters"], other["parameters"]) == 0 for other in copied)
+    assert all(result["held"] == pytest.approx(0.5, abs=0.02) for result in copied)
+    assert spread["held"] == pytest.approx(0.25, abs=0.02)
 
 
 def test_two_groups_of_two_train_as_one_rank_with_four_packs() -> None:

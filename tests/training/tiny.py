@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 import torch
@@ -24,7 +25,7 @@ from tp_dflash.training.drafter_step import DrafterStep, StepSettings
 from tp_dflash.training.heads import HeadPair
 from tp_dflash.training.optimizer import DrafterOptimizer
 from tp_dflash.training.pack_feed import LayoutRules, PackFeed
-from tp_dflash.training.sharding import shard_drafter
+from tp_dflash.training.sharding import drafter_mesh, shard_drafter
 
 WIDTH, VOCABULARY, BLOCK, TOKEN_BUDGET, ANCHORS = 16, 23, 4, 24, 6
 SHAPE = DrafterShape(
@@ -99,6 +100,8 @@ class TinyRun:
     drafter: str = "0"
     head: str | None = None
     tensor_parallel: int = 1
+    nodes: int = 1
+    drafter_shards: Literal["all", "node"] = "all"
     accumulation: int = 1
     epochs: int = 2
     max_steps: int | None = None
@@ -108,8 +111,13 @@ class TinyRun:
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
 
     def place(self) -> Placement:
-        config = PlacementConfig(drafter=self.drafter, head=self.head, tensor_parallel=self.tensor_parallel)
-        return Placement.resolve(config, dist.get_world_size(), dist.get_world_size())
+        config = PlacementConfig(
+            drafter=self.drafter,
+            head=self.head,
+            tensor_parallel=self.tensor_parallel,
+            drafter_shards=self.drafter_shards,
+        )
+        return Placement.resolve(config, dist.get_world_size(), dist.get_world_size() // self.nodes)
 
     def course(self, placement: Placement, cursor: Cursor) -> Course:
         plan = BatchPlan(
@@ -135,7 +143,7 @@ def build_step(run: TinyRun, placement: Placement, groups: Groups, rank: int) ->
     assert groups.workers is not None
     with torch.device("meta"):
         drafter = Drafter(SHAPE)
-    shard_drafter(drafter, list(drafter.layers), groups.drafters, torch.device("cpu"), run.dtype)
+    shard_drafter(drafter, list(drafter.layers), drafter_mesh(placement, groups, torch.device("cpu")), run.dtype)
     drafter.to_empty(device="cpu")
     drafter.initialise(seed=9)
     optimizer = DrafterOptimizer(drafter, run.optimizer)
@@ -156,6 +164,7 @@ def build_step(run: TinyRun, placement: Placement, groups: Groups, rank: int) ->
         mask_embedding_D,
         settings,
         drafters=groups.drafters,
+        copies=len(placement.shard_groups),
         head_group=groups.head,
         workers=groups.workers,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -28,4 +28,10 @@ class PlacementConfig(Section):
         1,
         ge=1,
         description="Drafter GPUs that share one copy of the lm_heads; further drafter GPUs repeat it data-parallel.",
+    )
+    drafter_shards: Literal["all", "node"] = Field(
+        "all",
+        description="Over which drafter GPUs the drafter's weights, gradients and moments are spread. all: those of all nodes "
+        "(FSDP2). node: those of one node, and every node holds a copy (HSDP), which takes more memory and sends only each "
+        "layer's gradient between nodes.",
     )

@@ -22,14 +22,18 @@ class Groups:
     """This rank's groups; None where it is not a member.
 
     everyone: gloo, all ranks, for decisions made on the host. workers: gloo, the ranks with a head shard, for the facts of
-    a step. drafters: device backend, all drafter ranks (parameter shards, gradients). savers: gloo, the same ranks, for the
-    thread that writes checkpoints and nothing else. head: device backend, the ranks that
-    share this rank's copy of the lm_heads. streams: device backend, one group a (target, drafter) pair of this rank.
+    a step. drafters: device backend, all drafter ranks. shards: device backend, those whose shards make up one copy of the
+    drafter's state with this rank's (parameters, gradients); the same group as drafters where there is one copy. replicas:
+    device backend, those that hold this rank's shard too; None where there is one copy. savers: gloo, all drafter ranks, for
+    the thread that writes checkpoints and nothing else. head: device backend, the ranks that share this rank's copy of the
+    lm_heads. streams: device backend, one group a (target, drafter) pair of this rank.
     """
 
     everyone: ProcessGroup
     workers: ProcessGroup | None
     drafters: ProcessGroup | None
+    shards: ProcessGroup | None
+    replicas: ProcessGroup | None
     savers: ProcessGroup | None
     head: ProcessGroup | None
     targets: ProcessGroup | None
@@ -50,10 +54,15 @@ def open_groups(placement: Placement, rank: int, device: torch.device, timeout_s
 
     everyone = opened(tuple(place.rank for place in placement.places), "gloo")
     assert everyone is not None
+    has_copies = len(placement.shard_groups) > 1
+    drafters = opened(placement.drafters, backend)
+    shards = _only([opened(ranks, backend) for ranks in placement.shard_groups]) if has_copies else drafters
     groups = Groups(
         everyone=everyone,
         workers=opened(workers, "gloo"),
-        drafters=opened(placement.drafters, backend),
+        drafters=drafters,
+        shards=shards,
+        replicas=_only([opened(ranks, backend) for ranks in placement.replica_groups]) if has_copies else None,
         savers=opened(placement.drafters, "gloo"),
         head=_only([opened(group.ranks, backend) for group in placement.head_groups]),
         targets=opened(placement.targets, "gloo"),
@@ -70,7 +79,7 @@ def _only(groups: list[ProcessGroup | None]) -> ProcessGroup | None:
 
 def _use_once(groups: Groups, placement: Placement, rank: int, device: torch.device) -> None:
     """One tiny operation on each group, all ranks in the same order, so that every communicator is open afterwards."""
-    for group in (groups.drafters, groups.head):
+    for group in (groups.drafters, groups.shards, groups.replicas, groups.head):
         if group is not None:
             dist.all_reduce(torch.zeros(1, device=device), group=group)
     for pair in placement.stream_pairs:

@@ -13,10 +13,10 @@ _FP32 = 4
 
 
 def state_lines(sizes: RunSizes) -> list[MemoryLine]:
-    """Master weights, moments and gradients: fp32, each rank its share over all drafter ranks."""
-    count, ranks = sizes.shape.num_parameters, sizes.num_drafters
-    share = -(-count // ranks) * _FP32
-    of_all = f"{count:,} parameters x 4 B / {ranks} drafter rank{'s' if ranks > 1 else ''}"
+    """Master weights, moments and gradients: fp32, each rank its share over the drafter ranks of one copy."""
+    count = sizes.shape.num_parameters
+    share = -(-count // sizes.shard_ranks) * _FP32
+    of_all = f"{count:,} parameters {_spread(sizes)}"
     accumulated = sizes.config.training.accumulation > 1
     gradients = MemoryLine(
         "drafter gradients, fp32",
@@ -33,9 +33,9 @@ def state_lines(sizes: RunSizes) -> list[MemoryLine]:
 
 def _moments_line(sizes: RunSizes) -> MemoryLine:
     """AdamW keeps two moments of a parameter, Muon one of a matrix."""
-    shape, ranks = sizes.shape, sizes.num_drafters
+    shape, ranks = sizes.shape, sizes.shard_ranks
     total = shape.num_parameters
-    on = f"x 4 B / {ranks} drafter rank{'s' if ranks > 1 else ''}"
+    on = _spread(sizes)
     if sizes.config.optimizer.name == "adamw":
         return MemoryLine("AdamW moments, fp32", 2 * -(-total // ranks) * _FP32, f"2 x {total:,} parameters {on}")
     vectors = shape.num_vector_parameters
@@ -46,13 +46,19 @@ def _moments_line(sizes: RunSizes) -> MemoryLine:
     )
 
 
+def _spread(sizes: RunSizes) -> str:
+    ranks = sizes.shard_ranks
+    words = f"x 4 B / {ranks} drafter rank{'s' if ranks > 1 else ''}"
+    return words + (" of a node" if sizes.num_copies > 1 else "")
+
+
 def gather_lines(sizes: RunSizes) -> list[MemoryLine]:
     """Whole copies of parameters in the compute dtype: the root's all step long, a layer's with the next one's ahead."""
     shape, width = sizes.shape, sizes.compute_bytes
     root = (shape.feature_size + 2) * shape.hidden_size
     layer = sizes.layer_parameters
     # With other ranks to gather from, the next layer is gathered while this one computes.
-    gathered = 1 if sizes.num_drafters == 1 else 2
+    gathered = 1 if sizes.shard_ranks == 1 else 2
     return [
         MemoryLine(
             "gathered fc and norms",

@@ -37,6 +37,7 @@ def remedies(sizes: RunSizes, role: str) -> Iterator[Remedy]:
     if role != "target":
         yield from _smaller_chunks(sizes)
     if "drafter" in role:
+        yield from _fewer_copies(sizes)
         yield from _less_kept(sizes.config)
     if role != "target":
         yield from _more_ranks(sizes)
@@ -72,6 +73,15 @@ def _less_kept(config: RunConfig) -> Iterator[Remedy]:
     if config.objective.weights == "dpace":
         yield Remedy(
             "shared teacher rows", {"objective.weights": "decay"}, "other row weights: dpace projects every teacher row"
+        )
+
+
+def _fewer_copies(sizes: RunSizes) -> Iterator[Remedy]:
+    if sizes.num_copies > 1:
+        yield Remedy(
+            "drafter state spread over all nodes",
+            {"placement.drafter_shards": "all"},
+            "parameters travel between nodes, not gradients alone",
         )
 
 

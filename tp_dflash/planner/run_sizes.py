@@ -95,6 +95,16 @@ class RunSizes:
         return len(self.placement.drafters)
 
     @property
+    def shard_ranks(self) -> int:
+        """Drafter ranks that one copy of the drafter's state is spread over."""
+        return len(self.placement.shard_groups[0])
+
+    @property
+    def num_copies(self) -> int:
+        """Copies of the drafter's state."""
+        return len(self.placement.shard_groups)
+
+    @property
     def num_targets(self) -> int:
         return len(self.placement.targets)
 

@@ -149,13 +149,14 @@ def expected_teacher_rows(sizes: RunSizes) -> float:
 
 def _update_seconds(sizes: RunSizes, calibration: Calibration) -> float:
     """Optimizer (weights, two moments, gradient read, three written) and norm over this rank's share; fixed overhead."""
-    share = sizes.shape.num_parameters / sizes.num_drafters
+    ranks, copies = sizes.shard_ranks, sizes.num_copies
+    share = sizes.shape.num_parameters / ranks
     moved = share * 4 * (7 + 3)
-    exchange = 0.0
-    if sizes.num_drafters > 1:
-        link = calibration.network_gb_per_s if sizes.placement.num_nodes > 1 else calibration.node_gb_per_s
-        # Gathers run beside the layers' work; what is left over is one layer's reduction and the root's.
-        exchange = sizes.layer_parameters * 6 * (sizes.num_drafters - 1) / sizes.num_drafters / link / _GIGA
+    spans_nodes = sizes.placement.num_nodes > 1 and copies == 1
+    link = calibration.network_gb_per_s if spans_nodes else calibration.node_gb_per_s
+    # Gathers run beside the layers' work; what is left over is one layer's reduction and the root's, and its sum over copies.
+    exchange = sizes.layer_parameters * 6 * (ranks - 1) / ranks / link / _GIGA
+    exchange += sizes.layer_parameters / ranks * 8 * (copies - 1) / copies / calibration.network_gb_per_s / _GIGA
     return moved / calibration.memory_gb_per_s / _GIGA + exchange + calibration.step_overhead_ms / 1e3
 
 

@@ -31,14 +31,13 @@ from tp_dflash.training.optimizer import DrafterOptimizer
 from tp_dflash.training.pack_feed import PackFeed
 from tp_dflash.training.reporter import Reporter
 from tp_dflash.training.run_context import RunContext, state_of
-from tp_dflash.training.sharding import shard_drafter
+from tp_dflash.training.sharding import drafter_mesh, shard_drafter
 
 _MOST_LISTED = 20
 
 
 def build_drafter(context: RunContext) -> Drafter:
     """The network, sharded over the drafter ranks, its fp32 parameters initialised the same whatever the ranks."""
-    assert context.groups.drafters is not None
     config = context.config.drafter
     with torch.device("meta"):
         drafter = Drafter(
@@ -47,7 +46,8 @@ def build_drafter(context: RunContext) -> Drafter:
             activation_checkpointing=config.activation_checkpointing,
             compile_layers=config.compile,
         )
-    shard_drafter(drafter, list(drafter.layers), context.groups.drafters, context.device, context.compute_dtype)
+    mesh = drafter_mesh(context.placement, context.groups, context.device)
+    shard_drafter(drafter, list(drafter.layers), mesh, context.compute_dtype)
     drafter.to_empty(device=context.device)
     if config.init_from is None:
         drafter.initialise(context.config.training.seed, config.init_std)
@@ -78,6 +78,7 @@ def build_step(context: RunContext) -> DrafterStep:
         mask_1D[0].to(context.compute_dtype),
         step_settings(context),
         drafters=groups.drafters,
+        copies=len(context.placement.shard_groups),
         head_group=groups.head,
         workers=groups.workers,
     )

@@ -59,15 +59,18 @@ class DrafterStep:
         settings: StepSettings,
         *,
         drafters: ProcessGroup,
+        copies: int,
         head_group: ProcessGroup,
         workers: ProcessGroup,
     ) -> None:
+        """copies: of the drafter's state, each in shards over an equal part of ``drafters``."""
         self.drafter = drafter
         self.optimizer = optimizer
         self.heads = heads
         self.mask_embedding_D = mask_embedding_D
         self.settings = settings
         self.drafters = drafters
+        self.copies = copies
         self.head_group = head_group
         self.workers = workers
         self.device = mask_embedding_D.device
@@ -127,7 +130,8 @@ class DrafterStep:
         self.phase.enter("update")
         weight_sum = self._weight_sum
         dist.all_reduce(weight_sum, group=self.drafters)
-        parts = [ShardedParameters(list(self.drafter.parameters()), self.drafters)]
+        # Summed over all copies, not over one: then no copy can get other bits than another.
+        parts = [ShardedParameters(list(self.drafter.parameters()), self.drafters, self.copies)]
         norm, bad = finish_gradients(parts, weight_sum, self.settings.max_grad_norm)
         self.optimizer.step(rate, bad)
         self.meters.end_step(norm, bad)

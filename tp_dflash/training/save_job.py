@@ -46,7 +46,7 @@ class SaveJob:
     def __init__(self, request: SaveRequest, tensors: dict[str, Tensor], savers: ProcessGroup) -> None:
         self.request = request
         self._savers = savers
-        self._staged = _on_host(tensors, savers)
+        self._staged = {name: _on_host(tensor) for name, tensor in tensors.items()}
         self._error: str | None = None
         self._thread = threading.Thread(target=self._run, name=f"save {request.step}")
         self._thread.start()
@@ -87,15 +87,13 @@ class SaveJob:
         remove_old(request.root, request.keep_last, request.keep, request.step)
 
 
-def _on_host(tensors: dict[str, Tensor], savers: ProcessGroup) -> dict[str, Tensor]:
-    """Copies of this rank's parts on the host, described as parts of the same whole tensors."""
-    mesh = DeviceMesh.from_group(savers, "cpu")
-    return {name: _copied(tensor, mesh) for name, tensor in tensors.items()}
-
-
-def _copied(tensor: Tensor, mesh: DeviceMesh) -> Tensor:
+def _on_host(tensor: Tensor) -> Tensor:
+    """A copy of this rank's part on the host, described as a part of the same whole tensor."""
     if not isinstance(tensor, DTensor):
         return tensor.detach().to("cpu", copy=True)
+    whole = tensor.device_mesh
+    # Only says where the part lies: nothing is ever sent through this mesh.
+    mesh = DeviceMesh.from_group(whole.get_all_groups(), "cpu", mesh=whole.mesh, mesh_dim_names=whole.mesh_dim_names)
     part = tensor.to_local().detach().to("cpu", copy=True)
     return DTensor.from_local(
         part, mesh, tensor.placements, run_check=False, shape=torch.Size(tensor.shape), stride=tensor.stride()

@@ -16,11 +16,15 @@ def startup_lines(context: RunContext) -> list[str]:
     roles = ", ".join(f"rank {place.rank} GPU {place.gpu} {place.role}" for place in placement.places)
     heads = "; ".join(f"ranks {', '.join(map(str, group.ranks))}" for group in placement.head_groups)
     shards = len(placement.head_groups[0].ranks)
+    copies = placement.shard_groups
+    state = f"over {len(copies[0])} drafter ranks" + (
+        f", a copy on each of {len(copies)} nodes" if len(copies) > 1 else ""
+    )
     lines = [
         *context.notices,
         f"who: {roles}",
         f"lm_head: {context.facts.vocab_size:,} rows over {shards} shards ({heads}), about {-(-context.facts.vocab_size // shards):,} each",
-        f"drafter: {shape.num_layers} layers, {shape.num_parameters:,} parameters, block {shape.block_size}, taps {list(shape.target_layer_ids)}",
+        f"drafter: {shape.num_layers} layers, {shape.num_parameters:,} parameters, block {shape.block_size}, taps {list(shape.target_layer_ids)}, state {state}",
         f"data: {store.num_documents:,} documents, {store.num_tokens:,} tokens; {context.data.report.summary()}",
         f"a step: {drafters} drafter ranks x {accumulation} packs = {packs} packs, at most {packs} x {tokens:,} = {packs * tokens:,} tokens "
         f"and {packs} x {config.anchors.per_pack} anchors x {shape.block_size} = {packs * rows:,} block rows",
