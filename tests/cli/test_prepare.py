@@ -80,7 +80,7 @@ def test_a_run_configuration_shows_packs_and_coverage_too(folder: Path) -> None:
         [target]
         path = "tokenizer"
         [drafter]
-        mask_token_id = 5
+        mask_token_id = 900
         block_size = 4
         [data]
         train = "chats.jsonl"
@@ -94,3 +94,26 @@ def test_a_run_configuration_shows_packs_and_coverage_too(folder: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "packs an epoch" in result.output
     assert "of supervised tokens lie in a block of epoch 0 (1 of" in result.output
+
+
+def test_a_mask_token_that_occurs_in_the_data_is_told(folder: Path) -> None:
+    taken = tiny.make_tokenizer().convert_tokens_to_ids("<|im_end|>")
+    Path("run.toml").write_text(
+        f"""
+        [target]
+        path = "tokenizer"
+        [drafter]
+        mask_token_id = {taken}
+        block_size = 4
+        [data]
+        train = "chats.jsonl"
+        max_length = 400
+        token_budget = 512
+        [anchors]
+        per_pack = 16
+        """
+    )
+    result = invoke("run.toml")
+    assert isinstance(result.exception, ConfigError)
+    assert f"got {taken} ('<|im_end|>'), which occurs 6 times" in str(result.exception)
+    assert "prepared in" in result.output

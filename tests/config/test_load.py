@@ -36,6 +36,13 @@ def test_defaults_and_overrides(tmp_path: Path) -> None:
     assert config.training.epochs == 6
 
 
+@pytest.mark.parametrize(
+    "path", ["chats.jsonl", "data/**/*.json.gz", "it's here/a[1].jsonl", "../a-b_c.parquet", "2024.1.1"]
+)
+def test_paths_need_no_quotes(tmp_path: Path, path: str) -> None:
+    assert load_config(_write(tmp_path), [f"data.train={path}"]).data.train[0].path == path
+
+
 def test_a_single_gpu_may_be_a_number(tmp_path: Path) -> None:
     config = load_config(_write(tmp_path), ["placement.target=0", "placement.drafter=1", "placement.head=none"])
     assert (config.placement.target, config.placement.drafter, config.placement.head) == ("0", "1", None)
@@ -65,6 +72,11 @@ def test_a_dumped_configuration_reads_back_the_same(tmp_path: Path) -> None:
         ("drafter.block_size", r"expected section.key=value"),
         ("=4", r"expected section.key=value"),
         ("target.path.x=4", r"expected a section at 'path', got a value"),
+        ("data.train=[", r"--set data.train=\[: expected a TOML value, got '\[': "),
+        ("data.train=['a.jsonl'", r"--set data.train=.*expected a TOML value, .*close it, or put"),
+        ("data.train={path='a.jsonl'", r"expected a TOML value"),
+        ('data.train="a.jsonl', r"expected a TOML value"),
+        ("data.train=[ab]*.jsonl", r"put text that starts so into quotes"),
     ],
 )
 def test_mistakes_are_named(tmp_path: Path, override: str, words: str) -> None:

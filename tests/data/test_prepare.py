@@ -69,7 +69,7 @@ def test_strict_stops_at_the_first_bad_line(tmp_path: Path) -> None:
 def digest_on_rank(rank: int, folder: str) -> tuple[str, int, list[int]]:
     """What a rank that did not prepare sees."""
     splits = open_store(Path(folder))
-    plan = BatchPlan(splits.train.lengths, 512, 0, 2).plan_epoch(0)
+    plan = BatchPlan(splits.train.length_D, 512, 0, 2).plan_epoch(0)
     return splits.fingerprint, plan.num_steps, [splits.train.document(i).num_tokens for i in range(len(splits.train))]
 
 
@@ -119,7 +119,7 @@ class TestShortDocuments:
 
     def test_one_anchor_gives_one_block(self, tmp_path: Path) -> None:
         splits = prepare(tmp_path, [{"input_ids": [5, 6, 7, 8], "loss_mask": [0, 1, 1, 0]}])
-        pack = BatchPlan(splits.train.lengths, 64, 0, 1).plan_epoch(0).pack(splits.train, 0)
+        pack = BatchPlan(splits.train.length_D, 64, 0, 1).plan_epoch(0).pack(splits.train, 0)
         layout = BlockLayout.build(pack, AnchorCaps(per_pack=512), seed=0, block_size=16, label_mode="same_position")
         assert layout.anchor_A.tolist() == [1]
         assert layout.labels_N[layout.valid_N].tolist() == [7]
@@ -205,8 +205,8 @@ class TestValidation:
             tmp_path, [chat("hi", f"answer {i} is long enough") for i in range(40)], validation_fraction=0.5
         )
         assert splits.validation is not None
-        plan = BatchPlan(splits.validation.lengths, 256, 3, 2)
-        packs = [plan.validation_plan().pack(splits.validation, 0) for _ in range(2)]
+        plan = BatchPlan(splits.validation.length_D, 256, 3, 2)
+        packs = [plan.plan_epoch(0).pack(splits.validation, 0) for _ in range(2)]
         layouts = [BlockLayout.build(pack, AnchorCaps(8), 3, 4, "same_position") for pack in packs]
         assert layouts[0].anchor_A.tolist() == layouts[1].anchor_A.tolist()
         assert packs[0].epoch == 0
@@ -216,7 +216,7 @@ def test_workers_change_nothing(tmp_path: Path) -> None:
     records = [chat(f"question {i}", f"answer {i} " * (i % 30 + 1)) for i in range(700)] + DAMAGED
     alone, pooled = (prepare_to(tmp_path / str(workers), records, workers) for workers in (0, 2))
     assert alone.fingerprint == pooled.fingerprint
-    np.testing.assert_array_equal(alone.train.lengths, pooled.train.lengths)
+    np.testing.assert_array_equal(alone.train.length_D, pooled.train.length_D)
     for name in ("tokens.bin", "loss_mask.bin", "bad_lines.jsonl", "token_counts.npy"):
         read = [(splits.train.folder / name).read_bytes() for splits in (alone, pooled)]
         assert read[0].replace(b"/0/", b"/2/") == read[1]

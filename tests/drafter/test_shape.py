@@ -88,8 +88,8 @@ def test_a_shape_that_the_target_does_not_allow_is_refused():
 
 def test_mask_token_in_a_reserved_row_is_accepted():
     """Embedding of 151,936 rows, tokenizer of 151,669 tokens: the first row past the tokenizer exists."""
-    check_mask_token(151_669, 151_936, pad_token_id=151_643, eos_token_ids=[151_645, 151_643])
-    check_mask_token(151_935, 151_936, pad_token_id=None, eos_token_ids=[])
+    check_mask_token(151_669, 151_936, {151_643, 151_645})
+    check_mask_token(151_935, 151_936, [])
 
 
 @pytest.mark.parametrize(
@@ -97,15 +97,16 @@ def test_mask_token_in_a_reserved_row_is_accepted():
     [
         (151_936, "151936 embedding rows, got 151936"),
         (-1, "got -1"),
-        (151_643, "padding"),
-        (151_645, "end-of-sequence"),
+        (151_643, r"otherwise unused mask token, got 151643"),
+        (151_644, r"one of the target's padding, begin and end tokens \[151643, 151644, 151645\]"),
+        (151_645, r"otherwise unused mask token, got 151645"),
     ],
 )
 def test_mask_token_without_a_row_or_with_another_meaning_is_refused(mask_token_id, message):
     with pytest.raises(ValueError, match=message):
-        check_mask_token(mask_token_id, 151_936, pad_token_id=151_643, eos_token_ids=[151_645])
+        check_mask_token(mask_token_id, 151_936, {151_643, 151_644, 151_645})
 
 
 def test_an_embedding_as_long_as_the_tokenizer_has_no_spare_row():
     with pytest.raises(ValueError, match=r"drafter\.mask_token_id"):
-        check_mask_token(49_152, 49_152, pad_token_id=2, eos_token_ids=[2])
+        check_mask_token(49_152, 49_152, {2})

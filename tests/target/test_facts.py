@@ -133,14 +133,14 @@ def test_special_tokens_come_from_both_configs(tmp_path: Path) -> None:
 
 
 def test_a_mask_token_must_be_an_existing_row(tmp_path: Path) -> None:
-    """67 rows, a tokenizer of 60: row 60 is reserved and fine, row 67 does not exist, pad and eos are taken."""
+    """67 rows, a tokenizer of 60: row 60 is reserved and fine, row 67 does not exist, pad, bos and eos are taken."""
     config = save_model(make_model("llama"), tmp_path)
     facts = read_target_facts(config)
-    check_mask_token(60, facts.vocab_size, facts.pad_token_id, facts.eos_token_ids)
+    check_mask_token(60, facts.vocab_size, facts.special_token_ids)
     assert read_embedding_rows(config, facts, [60, 66]).shape == (2, 16)
-    for wrong in (67, -1, 0, 2):
+    for wrong in (67, -1, 0, 1, 2):
         with pytest.raises(ValueError, match="mask token"):
-            check_mask_token(wrong, facts.vocab_size, facts.pad_token_id, facts.eos_token_ids)
+            check_mask_token(wrong, facts.vocab_size, facts.special_token_ids)
     with pytest.raises(ValueError, match=r"within the target's 67 embedding rows, got \[67\]"):
         read_embedding_rows(config, facts, [5, 67])
 

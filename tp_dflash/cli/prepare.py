@@ -51,6 +51,13 @@ def prepare(
     except (ValueError, OSError) as error:
         raise ConfigError(str(error)) from None
     console.print(f"prepared in {folder}", soft_wrap=True, highlight=False)
+    if run is not None and (count := splits.train.token_count(run.drafter.mask_token_id)):
+        mask = run.drafter.mask_token_id
+        raise ConfigError(
+            f"drafter.mask_token_id: expected a token that never occurs in the data, got {mask} "
+            f"({loaded.convert_ids_to_tokens(mask)!r}), which occurs {count:,} times: training will refuse it; choose "
+            "another unused embedding row, nothing has to be prepared again"
+        )
 
 
 def _configuration(

@@ -16,6 +16,8 @@ from pydantic import BaseModel, ValidationError
 
 from tp_dflash.config.run import RunConfig
 
+_OPENING = ("[", "{", '"', "'")
+
 
 class ConfigError(ValueError):
     """The configuration cannot be used; the message lists every fault found."""
@@ -77,19 +79,27 @@ def _apply(settings: dict[str, Any], override: str) -> None:
         table = table.setdefault(name, {})
         if not isinstance(table, dict):
             raise ConfigError(f"--set {override}: expected a section at {name!r}, got a value; name its key")
-    table[path[-1]] = _toml_value(text.strip())
+    try:
+        table[path[-1]] = _toml_value(text.strip())
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(
+            f"--set {override}: expected a TOML value, got {text.strip()!r}: {error}; close it, or put text that starts "
+            "so into quotes"
+        ) from None
 
 
 def _toml_value(text: str) -> Any:
     """A TOML value (16, 0.5, true, [1, 9], "text"); anything else is taken as text, so that paths need no quotes.
 
-    ``none`` unsets a key that may be unset.
+    ``none`` unsets a key that may be unset. What opens a list, table or quoted text must be one: TOMLDecodeError.
     """
     if text == "none":
         return None
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
+        if text[:1] in _OPENING:
+            raise
         return text
 
 

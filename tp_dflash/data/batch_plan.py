@@ -70,10 +70,6 @@ class BatchPlan:
         """Steps of so many whole epochs: the length of the learning-rate schedule. Epochs may differ by a step."""
         return sum(self.plan_epoch(epoch).num_steps for epoch in range(epochs))
 
-    def validation_plan(self) -> EpochPlan:
-        """The plan of a validation split: always epoch 0's, so that packs and anchors are the same at every call."""
-        return self.plan_epoch(0)
-
     def _uses(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """Ids and lengths of the documents used in an epoch; the c-th further use of document d has id d + c D.
 

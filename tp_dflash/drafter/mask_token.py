@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 
-def check_mask_token(
-    mask_token_id: int, num_embeddings: int, pad_token_id: int | None, eos_token_ids: Collection[int]
-) -> None:
-    """ValueError unless the id is an existing embedding row of the target that is neither padding nor end of sequence.
+def check_mask_token(mask_token_id: int, num_embeddings: int, special_token_ids: Collection[int]) -> None:
+    """ValueError unless the id is an existing embedding row of the target that is no padding, begin or end token.
 
     num_embeddings: rows of the target's embedding table, which may be more than the tokenizer knows: a reserved row
     beyond the tokenizer is the best choice. That the id does not occur in the data is checked where the data is read.
@@ -19,6 +17,8 @@ def check_mask_token(
             f"expected a mask token within the target's {num_embeddings} embedding rows, got {mask_token_id}: a token "
             f"added to the tokenizer alone has no row; {advice}"
         )
-    if mask_token_id == pad_token_id or mask_token_id in eos_token_ids:
-        role = "padding" if mask_token_id == pad_token_id else "end-of-sequence"
-        raise ValueError(f"expected an otherwise unused mask token, got {mask_token_id}, the {role} token; {advice}")
+    if mask_token_id in special_token_ids:
+        raise ValueError(
+            f"expected an otherwise unused mask token, got {mask_token_id}, which is one of the target's padding, begin "
+            f"and end tokens {sorted(special_token_ids)}; {advice}"
+        )

@@ -32,7 +32,7 @@ class RunSizes:
         """ValueError by name where target, drafter, mask token or placement cannot go together."""
         facts = read_target_facts(config.target)
         shape = DrafterShape.of(config.drafter, facts)
-        check_mask_token(shape.mask_token_id, facts.vocab_size, facts.pad_token_id, facts.eos_token_ids)
+        check_mask_token(shape.mask_token_id, facts.vocab_size, facts.special_token_ids)
         _check_target(facts)
         _check_pack(config, facts)
         return RunSizes(config, placement, facts, shape, DecoderParameters(config.target, facts))

@@ -98,7 +98,7 @@ def build_context(
     folder = RunFolder(Path(config.training.run_folder))
     facts = read_target_facts(config.target)
     shape = DrafterShape.of(config.drafter, facts)
-    check_mask_token(shape.mask_token_id, facts.vocab_size, facts.pad_token_id, facts.eos_token_ids)
+    check_mask_token(shape.mask_token_id, facts.vocab_size, facts.special_token_ids)
     locks: list[TextIO] = []
     decided_by_first(lambda: locks.append(lock_run(folder.lock)), groups.everyone)
     world = f"{len(placement.places)} ranks on {placement.num_nodes} nodes"
