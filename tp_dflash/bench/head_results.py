@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
@@ -98,10 +99,10 @@ def machine(device: torch.device, num_ranks: int) -> str:
     return f"{num_ranks} CPU ranks, {platform.machine()}"
 
 
-def versions() -> dict[str, str]:
+def versions(packages: Sequence[str] = _PACKAGES) -> dict[str, str]:
     """This package, Python and the packages that matter, as far as they are installed."""
     found = {"tp_dflash": __version__, "python": platform.python_version()}
-    for package in _PACKAGES:
+    for package in packages:
         try:
             found[package] = metadata.version(package)
         except metadata.PackageNotFoundError:

@@ -10,6 +10,7 @@ import sys
 import typer
 
 from tp_dflash.cli.bench_head import bench_head
+from tp_dflash.cli.bench_prepare import bench_prepare
 from tp_dflash.cli.bench_step import bench_step
 from tp_dflash.cli.cache import cache
 from tp_dflash.cli.check import check
@@ -36,6 +37,7 @@ for command in (prepare, regenerate, cache, plan, train, evaluate, export, check
 bench = typer.Typer(help="Measure parts of training on this machine.", no_args_is_help=True)
 bench.command("head")(bench_head)
 bench.command("step")(bench_step)
+bench.command("prepare")(bench_prepare)
 app.add_typer(bench, name="bench")
 
 
