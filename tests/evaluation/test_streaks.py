@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from tests.ranks import run_ranks
 from tp_dflash.evaluation.set_sums import SetSums
-from tp_dflash.evaluation.streaks import StreakTally, renewal_streaks
+from tp_dflash.evaluation.streaks import StreakTally, leading_runs, renewal_streaks
 
 GROUPINGS = [
     [[3, 1], [2, 0]],
@@ -48,7 +48,7 @@ def _summed_on_rank(rank: int, cases: list[list[int]]) -> list[tuple[int, ...]]:
 def test_a_gap_ends_the_run_and_is_not_skipped() -> None:
     hit = torch.tensor([[1, 1, 0, 1], [1, 1, 1, 1], [0, 1, 1, 1], [1, 1, 1, 1]])
     valid = torch.tensor([[1, 1, 1, 1], [1, 0, 1, 1], [1, 1, 1, 1], [1, 1, 1, 1]])
-    assert StreakTally.of_hits(hit, valid).blocks_by_streak == (1, 1, 1, 0, 1)
+    assert leading_runs(hit, valid).tolist() == [2, 1, 0, 4]
 
 
 def test_no_blocks_divide_nothing() -> None:

@@ -182,7 +182,7 @@ def test_the_bottleneck_is_named() -> None:
 
 def test_the_sentence_follows_the_shares() -> None:
     base = StreamMeters(packs=10, empty_packs=0, bytes=1000, elapsed=10.0, target_waited=0.1, drafter_waited=0.1)
-    assert bottleneck(base, 2) == "balanced: drafters wait 1% of the time, targets 1%"
+    assert bottleneck(base, 2) == "balanced: drafters wait 1% of the time, targets 1%, 0.0 MB/s"
     targets = bottleneck(dataclasses.replace(base, drafter_waited=5.0), 2)
     assert "2 target ranks do the work of 4.0 that would keep up" in targets
     drafters = bottleneck(dataclasses.replace(base, target_waited=5.0), 4)

@@ -11,7 +11,6 @@ before and after norm and turn, values. Norms keep their input and one number a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import cast
 
 import torch
@@ -96,12 +95,6 @@ class Drafter(nn.Module):
         for index, layer in enumerate(self._typed_layers()):
             hidden_PBD = layer.draft(hidden_PBD, *cache.layer(index, hidden_PBD.dtype), plan)
         return self.norm(hidden_PBD)
-
-    def decoding_methods(self) -> Iterator[tuple[nn.Module, str]]:
-        """Methods beside ``forward`` that use parameters: FSDP2 must be told of each (register_fsdp_forward_method)."""
-        yield from ((self, "extend"), (self, "draft"))
-        for layer in self.layers:
-            yield from ((layer, "context_keys_values"), (layer, "draft"))
 
     def initialise(self, seed: int, std: float = 0.02) -> None:
         """Set every parameter from (seed, its name), the same whatever the ranks, the sharding or the device."""

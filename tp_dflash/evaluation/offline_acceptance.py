@@ -21,7 +21,7 @@ from tp_dflash.drafter import Drafter
 from tp_dflash.evaluation.draft_session import DraftHead
 from tp_dflash.evaluation.draft_tree import check_budget
 from tp_dflash.evaluation.set_sums import all_reduced
-from tp_dflash.evaluation.streaks import StreakTally, renewal_streaks
+from tp_dflash.evaluation.streaks import StreakTally, leading_runs, renewal_streaks
 from tp_dflash.evaluation.tree_acceptance import tree_acceptance
 from tp_dflash.target import Target
 
@@ -114,7 +114,7 @@ def _streaks(
 
 def _accepted(log_q_AKV: Tensor, label_AK: Tensor, valid_AK: Tensor, budget: int) -> Tensor:
     if budget == CHAIN:
-        return ((log_q_AKV.argmax(dim=2) == label_AK) & valid_AK).long().cumprod(dim=1).sum(dim=1)
+        return leading_runs(log_q_AKV.argmax(dim=2) == label_AK, valid_AK)
     top_AKc = log_q_AKV.topk(min(budget, log_q_AKV.shape[2]), dim=2).values
     label_log_q_AK = log_q_AKV.gather(2, label_AK[:, :, None]).squeeze(2)
     return tree_acceptance(top_AKc, label_log_q_AK, valid_AK, budget)

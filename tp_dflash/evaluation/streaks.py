@@ -9,7 +9,6 @@ import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 
@@ -75,12 +74,10 @@ class StreakTally:
             counts[streak] += 1
         return StreakTally(tuple(counts))
 
-    @staticmethod
-    def of_hits(hit_AK: Tensor, valid_AK: Tensor) -> StreakTally:
-        """Streaks of A blocks from hits of K drafted positions: leading runs; a miss or an invalid position ends one."""
-        streak_A = (hit_AK.bool() & valid_AK.bool()).long().cumprod(dim=1).sum(dim=1)
-        counts = torch.bincount(streak_A, minlength=hit_AK.shape[1] + 1)
-        return StreakTally(tuple(int(count) for count in counts))
+
+def leading_runs(hit_AK: Tensor, valid_AK: Tensor) -> Tensor:
+    """Streak (A,) of each block from hits of its K drafted positions: a miss or an invalid position ends it."""
+    return (hit_AK.bool() & valid_AK.bool()).long().cumprod(dim=1).sum(dim=1)
 
 
 def renewal_streaks(streak_T: Tensor, start: int, stop: int) -> list[int]:

@@ -49,7 +49,8 @@ class StreamMeters:
 def bottleneck(meters: StreamMeters, num_targets: int) -> str:
     """Who waits for whom, and what would move it."""
     target, drafter = meters.target_share, meters.drafter_share
-    shares = f"drafters wait {drafter:.0%} of the time, targets {target:.0%}"
+    rate = meters.bytes_per_second / 1e6
+    shares = f"drafters wait {drafter:.0%} of the time, targets {target:.0%}, {rate:,.1f} MB/s"
     if max(target, drafter) < _NOTABLE:
         return f"balanced: {shares}"
     if drafter >= target:
