@@ -26,13 +26,16 @@ def test_remedies_save_what_they_say_and_together_they_fit() -> None:
     names = [tried.remedy.name for tried in verdict.tried]
     assert names.index("activation checkpointing") < names.index("smaller packs") < names.index("fewer anchors")
     for tried in verdict.tried:
-        settings = [f"{key}={value}".replace("True", "true") for key, value in tried.remedy.changes.items()]
+        settings = [
+            f"{key}={value}".replace("True", "true").replace("False", "false")
+            for key, value in tried.remedy.changes.items()
+        ]
         changed = verdict_of(settings=(*COLOCATED, *settings), memory="70GiB")
         assert verdict.fullest.peak_bytes - changed.fullest.peak_bytes == tried.saving > 0
         assert changed.fits == tried.fits
     assert verdict.together
     merged = {key: value for remedy in verdict.together for key, value in remedy.changes.items()}
-    settings = [f"{key}={value}".replace("True", "true") for key, value in merged.items()]
+    settings = [f"{key}={value}".replace("True", "true").replace("False", "false") for key, value in merged.items()]
     assert verdict_of(settings=(*COLOCATED, *settings), memory="70GiB").fits
 
 

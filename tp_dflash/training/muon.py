@@ -38,7 +38,7 @@ class Muon(Optimizer):
         self.skip: Tensor | None = None
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """One update of every matrix; where the device scalar ``skip`` is 1.0 nothing changes, and nobody waits for it.
 
         All-gather of each matrix's direction over the ranks that share it, in the same order on all of them, out of place.
