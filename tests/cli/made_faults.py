@@ -1,21 +1,34 @@
-"""Faults that a rank is made to meet, put into the running program from outside; each is a sentence."""
+"""Faults that a rank is made to meet, put into the running program from outside; each is a sentence, several end in semicolons."""
 
 from __future__ import annotations
 
 import re
 import resource
 import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
 
 import torch
 
 from tp_dflash.blocks import BlockLayout, Document, FeatureBatch
 
 
-def arrange(fault: str, rank: int) -> None:
-    """Prepare this process for ``fault``; ValueError if nobody knows it."""
-    if found := re.fullmatch(r"raise on rank (\d+) at step (\d+)", fault):
+def arrange(faults: str, rank: int) -> None:
+    """Prepare this process for ``faults``; ValueError if nobody knows one."""
+    for fault in faults.split("; "):
+        _arrange(fault, rank)
+
+
+def _arrange(fault: str, rank: int) -> None:
+    if found := re.fullmatch(r"wait at step (\d+) for (.+)", fault):
+        _at_step(int(found[1]), lambda: _wait_for(Path(found[2])))
+    elif found := re.fullmatch(r"document (\d+) cannot be read on rank (\d+)", fault):
+        if rank == int(found[2]):
+            _lose_document(int(found[1]))
+    elif found := re.fullmatch(r"raise on rank (\d+) at step (\d+)", fault):
         if rank == int(found[1]):
-            _raise_at(int(found[2]))
+            _at_step(int(found[2]), lambda: _fail(int(found[2])))
     elif found := re.fullmatch(r"no file over (\d+) bytes", fault):
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (int(found[1]), resource.RLIM_INFINITY))
@@ -24,7 +37,7 @@ def arrange(fault: str, rank: int) -> None:
             _spoil_loss(found[2])
     elif found := re.fullmatch(r"nan features of document (\d+)", fault):
         _spoil_features(int(found[1]))
-    elif found := re.fullmatch(r"nothing to train beyond document (\d+)", fault):
+    elif found := re.fullmatch(r"nothing to train beyond document (-?\d+)", fault):
         _empty_masks(int(found[1]))
     elif found := re.fullmatch(r"out of memory on rank (\d+) at step (\d+)", fault):
         if rank == int(found[1]):
@@ -33,7 +46,7 @@ def arrange(fault: str, rank: int) -> None:
         raise ValueError(f"expected a known fault, got {fault!r}")
 
 
-def _raise_at(step: int) -> None:
+def _at_step(step: int, act: Callable[[], None]) -> None:
     from tp_dflash.training.course import Course
 
     original = Course.steps
@@ -41,10 +54,32 @@ def _raise_at(step: int) -> None:
     def steps(self: Course):
         for planned in original(self):
             if planned.index == step:
-                raise RuntimeError(f"made to fail at step {step}")
+                act()
             yield planned
 
     Course.steps = steps  # type: ignore[method-assign]
+
+
+def _fail(step: int) -> None:
+    raise RuntimeError(f"made to fail at step {step}")
+
+
+def _wait_for(path: Path) -> None:
+    while not path.exists():
+        time.sleep(0.02)
+
+
+def _lose_document(lost: int) -> None:
+    from tp_dflash.data.store import TokenStore
+
+    original = TokenStore.document
+
+    def document(self: TokenStore, document_id: int) -> Document:
+        if document_id == lost:
+            raise OSError(f"made unreadable: document {lost}")
+        return original(self, document_id)
+
+    TokenStore.document = document  # type: ignore[method-assign]
 
 
 def _spoil_loss(when: str) -> None:

@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from tp_dflash.training.telling_files import append_line
+
 Kind = Literal[
     "started",
     "resumed",
@@ -36,9 +38,4 @@ class Fault:
 
 def append_fault(path: Path, kind: Kind, step: int, text: str, **details: Any) -> None:
     """Add a line; a full disk must not end the run that reports it."""
-    line = json.dumps(asdict(Fault(kind, step, text, details, time.time())))
-    try:
-        with path.open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
-    except OSError:
-        return
+    append_line(path, json.dumps(asdict(Fault(kind, step, text, details, time.time()))))

@@ -6,10 +6,11 @@ Ranks of different roles run at different points of time; a file tells the other
 from __future__ import annotations
 
 import json
-import os
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from tp_dflash.training.telling_files import replace_text
 
 
 @dataclass(frozen=True)
@@ -25,11 +26,8 @@ class Heartbeat:
     written_at: float = 0.0
 
     def write(self, folder: Path) -> None:
-        """Replace this rank's file in one move, so that a reader never sees half of it."""
-        folder.mkdir(parents=True, exist_ok=True)
-        partial = folder / f".rank-{self.rank}.partial"
-        partial.write_text(json.dumps(asdict(self) | {"written_at": time.time()}), encoding="utf-8")
-        os.replace(partial, folder / f"rank-{self.rank}.json")
+        """Replace this rank's file; a full disk leaves the one before."""
+        replace_text(folder / f"rank-{self.rank}.json", json.dumps(asdict(self) | {"written_at": time.time()}))
 
 
 def read_heartbeats(folder: Path) -> list[Heartbeat]:

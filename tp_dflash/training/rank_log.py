@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from tp_dflash.training.telling_files import append_line
+
 
 class RankLog:
     """Appends lines; opens the file for each, so that nothing is lost when the process ends at once."""
@@ -15,12 +17,7 @@ class RankLog:
 
     def say(self, text: str) -> None:
         """One entry. A folder that cannot be written is no reason to end a run."""
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} [{self.label}] {text}\n")
-        except OSError:
-            return
+        append_line(self.path, f"{time.strftime('%Y-%m-%d %H:%M:%S')} [{self.label}] {text}")
 
     def warn(self, text: str) -> None:
         """An entry that is also shown."""

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import time
 from collections.abc import Mapping
-from typing import TextIO
+from contextlib import suppress
 
 from rich.console import Console
 from rich.progress import (
@@ -27,6 +26,7 @@ from rich.progress import (
 from tp_dflash.config.logging import LoggingConfig
 from tp_dflash.training.boards import open_boards
 from tp_dflash.training.run_folder import RunFolder
+from tp_dflash.training.telling_files import append_line, replace_text
 
 _LOG_WIDTH = 160
 _BEAT_SECONDS = 5.0
@@ -59,8 +59,8 @@ class Reporter:
             disable=not self.console.is_terminal,
         )
         self._task: TaskID = self._progress.add_task("train", total=total_steps, completed=first_step, figures="")
-        self._lines: TextIO = folder.metrics.open("a", encoding="utf-8")
         self._boards = open_boards(folder, config)
+        self._unwritten: str | None = None
 
     def __enter__(self) -> Reporter:
         self._progress.start()
@@ -68,9 +68,9 @@ class Reporter:
 
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
-        self._lines.close()
         for board in self._boards:
-            board.close()
+            with suppress(OSError):  # a full disk took no figures before either, and was told
+                board.close()
 
     def advance(self, steps_done: int) -> None:
         """Move the bar and, now and then, the heartbeat; called every step, reads nothing from the device."""
@@ -82,12 +82,8 @@ class Reporter:
         """Write the figures of one logged step everywhere; infinite and undefined ones become null."""
         self.steps_done = steps_done
         self._beat(steps_done, figures)
-        self._lines.write(
-            json.dumps({"step": steps_done, **{key: _finite(value) for key, value in figures.items()}}) + "\n"
-        )
-        self._lines.flush()
-        for board in self._boards:
-            board.show(dict(_scalars(figures)), steps_done)
+        self._keep({"step": steps_done, **{key: _finite(value) for key, value in figures.items()}})
+        self._show(dict(_scalars(figures)), steps_done)
         summary = _summary(figures)
         self._progress.update(self._task, completed=steps_done, figures=summary)
         if not self.console.is_terminal:
@@ -117,17 +113,28 @@ class Reporter:
             "seconds_left": self._seconds_left(steps_done) if taken else None,
             "written_at": time.time(),
         }
-        partial = self.folder.heartbeat.with_suffix(".partial")
-        partial.write_text(json.dumps(content) + "\n", encoding="utf-8")
-        os.replace(partial, self.folder.heartbeat)
+        replace_text(self.folder.heartbeat, json.dumps(content) + "\n")
 
     def log_evaluation(self, steps_done: int, figures: Mapping[str, float]) -> None:
         """Write an evaluation's figures beside those of training."""
         named = {f"evaluation/{name}": value for name, value in figures.items()}
-        self._lines.write(json.dumps({"step": steps_done, **named}) + "\n")
-        self._lines.flush()
-        for board in self._boards:
-            board.show(named, steps_done)
+        self._keep({"step": steps_done, **named})
+        self._show(named, steps_done)
+
+    def _keep(self, figures: Mapping[str, object]) -> None:
+        """A line of metrics.jsonl; a reason why there is none is told once, until there is one again."""
+        reason = append_line(self.folder.metrics, json.dumps(figures))
+        if reason is not None and self._unwritten is None:
+            self.say(f"figures are not kept: {reason}; training goes on")
+        self._unwritten = reason
+
+    def _show(self, scalars: dict[str, float], steps_done: int) -> None:
+        for board in list(self._boards):
+            try:
+                board.show(scalars, steps_done)
+            except OSError as error:
+                self._boards.remove(board)
+                self.say(f"{type(board).__name__} is shown no more figures: {error}; training goes on")
 
     def say(self, text: str) -> None:
         """One line for the person watching, above the bar."""
