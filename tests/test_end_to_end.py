@@ -79,7 +79,7 @@ def test_a_run_leaves_its_report_metrics_and_description(folder: Path) -> None:
     [
         ({"drafter": {"mask_token_id": 10}}, r"mask_token_id: expected a token that never occurs in the data, got 10"),
         ({"drafter": {"mask_token_id": 47}}, r"mask token within the target's 47 embedding rows, got 47"),
-        ({"drafter": {"mask_token_id": 1}}, r"got 1, the end-of-sequence token"),
+        ({"drafter": {"mask_token_id": 1}}, r"got 1, which is one of the target's padding, begin and end tokens"),
         ({"drafter": {"target_layer_ids": [1, 4]}}, r"target_layer_ids"),
     ],
     ids=["occurs", "beyond", "eos", "last layer"],
