@@ -20,9 +20,9 @@ from tp_dflash.cli.evaluate import evaluate
 from tp_dflash.config.load import ConfigError, dump_config, parse_config
 from tp_dflash.drafter import Drafter
 from tp_dflash.formats import PublishedDrafter, TargetIdentity, TrainingRecord, tensor_digests, write_zlab
-from tp_dflash.formats.draft_vocabulary import DraftVocabulary
 from tp_dflash.formats.speculators import write_speculators
 from tp_dflash.formats.target_matrices import TargetMatrices
+from tp_dflash.head import DraftVocabulary
 from tp_dflash.training.checkpoint_folder import partial_path, seal
 
 QUICK = ["--max-new-tokens", "6", "--baseline-prompts", "2"]

@@ -5,7 +5,6 @@ import torch
 
 from tests.formats.folders import trained, write_target
 from tp_dflash.formats import (
-    DraftVocabulary,
     TargetMatrices,
     convert_published,
     read_speculators,
@@ -13,6 +12,7 @@ from tp_dflash.formats import (
     write_speculators,
     write_zlab,
 )
+from tp_dflash.head import DraftVocabulary
 from tp_dflash.target import read_target_facts
 
 

@@ -11,7 +11,6 @@ from tests.drafter.small import case_of
 from tests.formats.folders import trained, write_target
 from tp_dflash.drafter import parameter_shapes
 from tp_dflash.formats import (
-    DraftVocabulary,
     PublishedDrafter,
     TargetMatrices,
     layout_of,
@@ -23,6 +22,7 @@ from tp_dflash.formats import (
 )
 from tp_dflash.formats.contract.folder_view import FolderView
 from tp_dflash.formats.speculators import speculators_shape
+from tp_dflash.head import DraftVocabulary
 from tp_dflash.target import read_head_rows, read_target_facts
 
 VARIANTS = {

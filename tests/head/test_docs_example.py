@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from tests.ranks import run_ranks
 from tp_dflash.config.objective import Objective
-from tp_dflash.head import ReducedVocab, dense_head_loss
+from tp_dflash.head import DraftVocabulary, dense_head_loss
 
 DOCS = Path(__file__).parent.parent.parent / "docs" / "head.md"
 
@@ -73,9 +73,9 @@ def test_printed_step_on_one_and_two_ranks() -> None:
 
 
 def test_printed_reduced_call() -> None:
-    reduced = ReducedVocab.keep(torch.tensor([1, 4, 6]), 19)
+    reduced = DraftVocabulary.keep(torch.tensor([1, 4, 6]), 19)
     drafter, teacher, labels, weights = _printed()["reduced_call"](
-        reduced.d2t_d, reduced.t2d_V, _head(), torch.zeros(2, 6), torch.tensor([4, 5]), torch.ones(2), 2, 0
+        reduced.d2t, reduced.t2d, _head(), torch.zeros(2, 6), torch.tensor([4, 5]), torch.ones(2), 2, 0
     )
     assert (drafter.vocab.size, teacher.weight_vD.shape[0]) == (2, 2)
     torch.testing.assert_close(teacher.weight_vD, _head()[[1, 4]])

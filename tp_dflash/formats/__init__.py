@@ -6,7 +6,6 @@ training: a run's weights come in as plain tensors.
 
 from tp_dflash.formats.convert import convert_published
 from tp_dflash.formats.detect import layout_of, read_published
-from tp_dflash.formats.draft_vocabulary import DraftVocabulary
 from tp_dflash.formats.published_drafter import DTYPES, PublishedDrafter
 from tp_dflash.formats.speculators import read_speculators, write_speculators
 from tp_dflash.formats.starting_tensors import starting_tensors
@@ -17,7 +16,6 @@ from tp_dflash.formats.zlab import read_zlab, write_zlab
 
 __all__ = [
     "DTYPES",
-    "DraftVocabulary",
     "PublishedDrafter",
     "TargetIdentity",
     "TargetMatrices",

@@ -8,11 +8,11 @@ from pathlib import Path
 from tp_dflash.config.target import TargetConfig
 from tp_dflash.formats.config_file import read_config
 from tp_dflash.formats.detect import Layout, layout_of
-from tp_dflash.formats.draft_vocabulary import DraftVocabulary
 from tp_dflash.formats.published_drafter import DTYPES, PublishedDrafter
 from tp_dflash.formats.speculators import read_speculators, write_speculators
 from tp_dflash.formats.target_matrices import TargetMatrices
 from tp_dflash.formats.zlab import read_zlab, write_zlab
+from tp_dflash.head import DraftVocabulary
 from tp_dflash.target import TargetFacts, read_target_facts
 
 

@@ -13,13 +13,13 @@ from torch import Tensor
 
 from tp_dflash.drafter import DrafterShape
 from tp_dflash.formats.config_file import read_config, write_about, write_json
-from tp_dflash.formats.draft_vocabulary import DraftVocabulary
 from tp_dflash.formats.fields import BlockFields, network_fields, required, shape_of_fields, speculators_causal
 from tp_dflash.formats.new_folder import new_folder
 from tp_dflash.formats.published_drafter import PublishedDrafter
 from tp_dflash.formats.target_matrices import TargetMatrices
 from tp_dflash.formats.training_record import TrainingRecord
 from tp_dflash.formats.weights import SHARD_BYTES, read_weights, write_weights
+from tp_dflash.head import DraftVocabulary
 
 _OF_TARGET = ("embed_tokens.weight", "lm_head.weight", "d2t", "t2d")
 

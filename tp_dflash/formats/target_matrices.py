@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tp_dflash.config.target import TargetConfig
-from tp_dflash.formats.draft_vocabulary import DraftVocabulary
+from tp_dflash.head import DraftVocabulary
 from tp_dflash.target import TargetFacts, read_embedding_rows, read_head_rows
 
 _CHUNK_ROWS = 8192

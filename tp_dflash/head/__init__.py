@@ -5,21 +5,21 @@ how rows came about; ``sharded_head_loss`` is all that a training loop calls, ``
 """
 
 from tp_dflash.config.objective import Objective
+from tp_dflash.head.draft_vocabulary import DraftVocabulary
 from tp_dflash.head.head_loss import HeadLoss
 from tp_dflash.head.head_shard import HeadShard
 from tp_dflash.head.oracle import OracleLoss, dense_head_loss
-from tp_dflash.head.reduced_vocab import ReducedVocab
 from tp_dflash.head.row_statistics import RowStatistics
 from tp_dflash.head.sharded_loss import LogitsPrecision, sharded_head_loss
 from tp_dflash.head.vocab_range import VocabRange
 
 __all__ = [
+    "DraftVocabulary",
     "HeadLoss",
     "HeadShard",
     "LogitsPrecision",
     "Objective",
     "OracleLoss",
-    "ReducedVocab",
     "RowStatistics",
     "VocabRange",
     "dense_head_loss",

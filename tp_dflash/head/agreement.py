@@ -116,7 +116,7 @@ def _heads(everyone: list[CallFacts]) -> str | None:
         if facts.drafter_range != facts.teacher_range:
             return (
                 f"rank {rank}'s drafter shard is {facts.drafter_range}, its teacher shard {facts.teacher_range}; both heads "
-                "must be cut alike (for a reduced vocabulary restrict the teacher's rows with ReducedVocab)"
+                "must be cut alike (for a reduced vocabulary restrict the teacher's rows with DraftVocabulary)"
             )
         if facts.drafter_total > _LARGEST_VOCABULARY:
             return f"the vocabulary has {facts.drafter_total} rows, at most {_LARGEST_VOCABULARY} are supported"

@@ -15,12 +15,12 @@ from tp_dflash.data import open_store, store_folder
 from tp_dflash.drafter import DrafterShape, parameter_shapes
 from tp_dflash.formats import (
     DTYPES,
-    DraftVocabulary,
     PublishedDrafter,
     TargetMatrices,
     write_speculators,
     write_zlab,
 )
+from tp_dflash.head import DraftVocabulary
 from tp_dflash.target import TargetFacts, read_target_facts
 from tp_dflash.training.checkpoint_folder import CheckpointFolder, find_fault, folder_name, newest_complete
 from tp_dflash.training.publish import published_drafter

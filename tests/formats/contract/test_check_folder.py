@@ -8,8 +8,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.formats.folders import trained, write_target
-from tp_dflash.formats import DraftVocabulary, TargetMatrices, write_speculators, write_zlab
+from tp_dflash.formats import TargetMatrices, write_speculators, write_zlab
 from tp_dflash.formats.contract import check_folder
+from tp_dflash.head import DraftVocabulary
 from tp_dflash.target import read_target_facts
 
 # As many query as key heads: then q and k have one shape, and a swap shows only in what they hold.

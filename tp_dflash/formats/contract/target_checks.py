@@ -14,8 +14,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from tp_dflash.config.target import TargetConfig
 from tp_dflash.formats.contract.finding import Finding
 from tp_dflash.formats.contract.folder_view import FolderView
-from tp_dflash.formats.draft_vocabulary import DraftVocabulary
 from tp_dflash.formats.target_identity import TargetIdentity
+from tp_dflash.head import DraftVocabulary
 from tp_dflash.target import TargetFacts, read_embedding_rows, read_head_rows
 
 _ROWS = 64

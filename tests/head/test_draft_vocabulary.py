@@ -8,29 +8,29 @@ import torch.distributed as dist
 
 from tests.ranks import run_ranks
 from tp_dflash.config.objective import Objective
-from tp_dflash.head import HeadShard, ReducedVocab, dense_head_loss, sharded_head_loss
+from tp_dflash.head import DraftVocabulary, HeadShard, dense_head_loss, sharded_head_loss
 
 KEPT = torch.tensor([9, 2, 3, 7, 11, 16, 17])
 
 
 def test_published_tables_and_their_inverse() -> None:
-    reduced = ReducedVocab.keep(KEPT, 20)
-    assert reduced.d2t_d.tolist() == [2, 2, 5, 6, 7, 11, 11]
-    assert reduced.target_ids_d.tolist() == [2, 3, 7, 9, 11, 16, 17]
-    assert torch.nonzero(reduced.t2d_V).flatten().tolist() == [2, 3, 7, 9, 11, 16, 17]
+    reduced = DraftVocabulary.keep(KEPT, 20)
+    assert reduced.d2t.tolist() == [2, 2, 5, 6, 7, 11, 11]
+    assert reduced.token_ids_W.tolist() == [2, 3, 7, 9, 11, 16, 17]
+    assert torch.nonzero(reduced.t2d).flatten().tolist() == [2, 3, 7, 9, 11, 16, 17]
     assert reduced.to_target(torch.tensor([0, 6, -1])).tolist() == [2, 17, -1]
 
 
 def test_target_ids_where_offsets_belong_are_refused() -> None:
-    kept = ReducedVocab.keep(KEPT, 20)
+    kept = DraftVocabulary.keep(KEPT, 20)
     with pytest.raises(ValueError, match="offsets"):
-        ReducedVocab(kept.target_ids_d, kept.t2d_V)
+        DraftVocabulary.from_tables(kept.token_ids_W, kept.t2d)
     with pytest.raises(ValueError, match="int64"):
-        ReducedVocab(kept.d2t_d.int(), kept.t2d_V)
+        DraftVocabulary.from_tables(kept.d2t.int(), kept.t2d)
 
 
 def test_labels_outside_lose_their_weight_and_wrong_ones_keep_it() -> None:
-    reduced = ReducedVocab.keep(KEPT, 20)
+    reduced = DraftVocabulary.keep(KEPT, 20)
     labels, weights = reduced.labels(torch.tensor([2, 17, 4, 20, -100]), torch.tensor([1.0, 0.5, 1.0, 1.0, 0.0]))
     assert labels.tolist() == [0, 6, -1, -1, -1]
     assert weights.tolist() == [1.0, 0.5, 0.0, 1.0, 0.0]
@@ -42,7 +42,7 @@ def _reduced(rank: int, size: int) -> tuple[torch.Tensor, ...]:
     drafter_head = torch.randn(7, 5, generator=generator, dtype=torch.float64)
     hidden, teacher = torch.randn(2, 12, 5, generator=generator, dtype=torch.float64)
     target_labels = torch.randint(20, (12,), generator=generator)
-    reduced = ReducedVocab.keep(KEPT, 20)
+    reduced = DraftVocabulary.keep(KEPT, 20)
     labels, weights = reduced.labels(target_labels, torch.ones(12))
     vocab = reduced.shard(size, rank)
     hidden.requires_grad_()
@@ -70,7 +70,7 @@ def _reduced(rank: int, size: int) -> tuple[torch.Tensor, ...]:
         labels,
         weights,
         drafter_weight_VD=expected_weight,
-        teacher_weight_VD=target_head[reduced.target_ids_d],
+        teacher_weight_VD=target_head[reduced.token_ids_W],
         objective=Objective(),
         block_size=4,
     )
