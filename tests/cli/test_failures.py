@@ -195,3 +195,25 @@ def test_running_out_of_memory_names_phase_plan_and_change(folder: Path) -> None
 
 def _lines(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("rank", [0, 2], ids=["target", "drafter"])
+def test_a_document_that_one_rank_alone_cannot_read_ends_all(folder: Path, rank: int) -> None:
+    config = write_config(folder, f"unreadable-{rank}", {"target": "0,1", "drafter": "2,3"})
+    wrong = "; ".join(f"document {document} cannot be read on rank {rank}" for document in range(13))
+    job = fails(config, 4, fault=wrong)
+    assert "OSError: made unreadable: document" in job.output(rank)
+    for other in set(range(4)) - {rank}:
+        assert re.search(f"rank {rank}, .*: OSError: made unreadable", job.output(other)), job.text()
+
+
+def test_a_bad_line_that_the_first_rank_meets_is_said_on_every_rank(folder: Path) -> None:
+    """One rank prepares the data for all; with data.strict its first bad line ends the run."""
+    config = write_config(folder, "strict", {"target": "0", "drafter": "1,2"}, data={"strict": True})
+    lines = (folder / "train.jsonl").read_text().splitlines(keepends=True)
+    (folder / "bad.jsonl").write_text("".join([*lines[:3], '{"text": "w1 w2\n', *lines[3:]]))
+    job = fails(config, 3, ("--set", f'data.train=["{folder}/bad.jsonl"]'))
+    for rank in range(3):
+        assert f"{folder}/bad.jsonl:4: " in job.output(rank)
+        assert "correct the line or set data.strict = false" in job.output(rank)
+    assert not (folder / "strict" / "checkpoints").exists()

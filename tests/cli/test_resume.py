@@ -69,7 +69,7 @@ def test_a_killed_rank_ends_the_job_and_the_next_start_ends_with_the_same_bits(
     assert "resumed" in faults(folder / run)
 
 
-@pytest.mark.parametrize(("number", "rank"), [(signal.SIGTERM, 0), (signal.SIGUSR1, 2)])
+@pytest.mark.parametrize(("number", "rank"), [(signal.SIGTERM, 0), (signal.SIGUSR1, 2), (signal.SIGINT, 3)])
 def test_a_signal_to_any_rank_stops_all_after_a_save(
     folder: Path, expected: dict[str, torch.Tensor], number: signal.Signals, rank: int
 ) -> None:
@@ -127,3 +127,42 @@ def cut(whole: Path, run: Path, step: int) -> None:
         if path.name != f"step-{step:08d}":
             shutil.rmtree(path)
     assert [path.name for path in (run / "checkpoints").glob("step-*")] == [f"step-{step:08d}"]
+
+
+def figures(run: Path) -> dict[int, dict[str, float]]:
+    """Logged figures by step."""
+    return {line["step"]: line for line in map(json.loads, (run / "metrics.jsonl").read_text().splitlines())}
+
+
+RESUMED = {
+    "in the midst of an epoch": (7, 2, {"drafter": "0,1"}, 1, 0.0),
+    "at an epoch's end": (6, 2, {"drafter": "0,1"}, 1, 0.0),
+    "during the warm-up": (2, 2, {"drafter": "0,1"}, 1, 0.0),
+    "on one rank with both packs": (7, 1, {"drafter": "0"}, 2, 1e-5),
+}
+
+
+@pytest.mark.parametrize("where", RESUMED)
+def test_loss_and_rate_of_every_step_are_those_of_the_run_that_nothing_cut(folder: Path, where: str) -> None:
+    """Warm-up of four steps, then down; nothing jumps where the run went on."""
+    whole = folder / "logged"
+    optimizer = {"warmup_ratio": 0.2, "learning_rate": 1e-2}
+    settings = {"optimizer": optimizer, "logging": {"every_steps": 1}}
+    if not whole.exists():
+        kept = {"every_steps": 1, "keep_last": 99}
+        complete(
+            write_config(folder, "logged", {"drafter": "0,1"}, training={"epochs": 6}, checkpoint=kept, **settings), 2
+        )
+    step, world, placement, accumulation, tolerance = RESUMED[where]
+    run = where.replace(" ", "-").replace("'", "")
+    cut(whole, folder / run, step)
+    (folder / run / "metrics.jsonl").unlink()
+    training = {"epochs": 6, "accumulation": accumulation}
+    complete(write_config(folder, run, placement, training=training, **settings), world)
+    expected, found = figures(whole), figures(folder / run)
+    assert sorted(found) == list(range(step + 1, max(expected) + 1))
+    rates = [expected[index]["learning_rate"] for index in sorted(expected)]
+    assert rates.index(max(rates)) == 3, "the fourth step ends the warm-up"
+    for index, line in found.items():
+        assert line["learning_rate"] == expected[index]["learning_rate"]
+        assert line["loss"] == pytest.approx(expected[index]["loss"], rel=tolerance, abs=0)
