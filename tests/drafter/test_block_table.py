@@ -7,7 +7,7 @@ import torch
 
 from tests.drafter.small import mixed_case, small_shape
 from tp_dflash.blocks import BlockGeometry, visible
-from tp_dflash.drafter.block_table import TILE, SeenIntervals
+from tp_dflash.drafter.block_table import TILE, seen_intervals, tiles
 
 RULES = [(None, False), (None, True), (5, True), (5, False), (1, True), (1, False), (40, True), (10_000, False)]
 
@@ -22,10 +22,11 @@ def _seen(geometry: BlockGeometry, window: int | None, causal: bool) -> torch.Te
 @pytest.mark.parametrize("padding", [{}, {"num_context": 150, "num_blocks": 40}], ids=["exact", "padded"])
 def test_intervals_hold_exactly_what_is_visible(rule: tuple[int | None, bool], padding: dict[str, int]) -> None:
     geometry = mixed_case(small_shape(), **padding).geometry
-    seen = SeenIntervals.of(geometry, window=rule[0], causal=rule[1])
-    query = torch.arange(geometry.anchor_position_N.shape[0])[:, None]
+    start_N, stop_N, own_start_N, own_stop_N = seen_intervals(geometry, window=rule[0], causal=rule[1])
     key = torch.arange(geometry.document_M.shape[0])[None]
-    assert torch.equal(seen.hold(query, key), _seen(geometry, *rule))
+    within = (key >= start_N[:, None]) & (key < stop_N[:, None])
+    within |= (key >= own_start_N[:, None]) & (key < own_stop_N[:, None])
+    assert torch.equal(within, _seen(geometry, *rule))
 
 
 def _long_documents(num_context: int | None, num_blocks: int | None) -> BlockGeometry:
@@ -49,7 +50,7 @@ def test_tiles_are_those_of_the_evaluated_mask(
     missing = [-size % TILE for size in seen.shape]
     padded = torch.nn.functional.pad(seen, (0, missing[1], 0, missing[0]))
     tiled = padded.unflatten(0, (-1, TILE)).unflatten(2, (-1, TILE))
-    some, every = SeenIntervals.of(geometry, window=rule[0], causal=rule[1]).tiles()
+    some, every = tiles(geometry, window=rule[0], causal=rule[1])
     assert torch.equal(some, tiled.any(dim=3).any(dim=1))
     assert torch.equal(every, tiled.all(dim=3).all(dim=1))
     if rule == (None, False):

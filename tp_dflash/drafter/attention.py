@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from tp_dflash.drafter.norm import RMSNorm
 from tp_dflash.drafter.plan import Attend
-from tp_dflash.drafter.projections import projected
 from tp_dflash.drafter.rotary import Rotary
 from tp_dflash.drafter.shape import DrafterShape
 
@@ -30,9 +29,9 @@ class Attention(nn.Module):
         self.k_norm = RMSNorm(shape.head_dim, shape.rms_norm_eps)
 
     def keys_values(self, rows_PRD: Tensor, rotary: Rotary) -> tuple[Tensor, Tensor]:
-        """Keys (normed and turned) and values of context rows, from the projections that serve block rows too."""
-        keys, values = projected(rows_PRD, self.k_proj.weight, self.v_proj.weight)
-        return rotary.rotate(self._heads(keys), self.k_norm), self._heads(values)
+        """Keys (normed and turned) and values of context or block rows: the same projections serve both."""
+        keys_PRGE = rotary.rotate(self.k_norm(self._heads(self.k_proj(rows_PRD))))
+        return keys_PRGE, self._heads(self.v_proj(rows_PRD))
 
     def forward(
         self,
@@ -43,10 +42,10 @@ class Attention(nn.Module):
         attend: Attend,
     ) -> Tensor:
         """Block rows in, (P, R, D) out; ``attend`` decides what each row sees of context then block."""
-        query, keys, values = projected(rows_PRD, self.q_proj.weight, self.k_proj.weight, self.v_proj.weight)
-        query_PRHE = rotary.rotate(self._heads(query), self.q_norm)
-        keys_PJGE = torch.cat([context_keys_PCGE, rotary.rotate(self._heads(keys), self.k_norm)], dim=1)
-        values_PJGE = torch.cat([context_values_PCGE, self._heads(values)], dim=1)
+        query_PRHE = rotary.rotate(self.q_norm(self._heads(self.q_proj(rows_PRD))))
+        keys_PRGE, values_PRGE = self.keys_values(rows_PRD, rotary)
+        keys_PJGE = torch.cat([context_keys_PCGE, keys_PRGE], dim=1)
+        values_PJGE = torch.cat([context_values_PCGE, values_PRGE], dim=1)
         # Heads move in front as views, so what is kept for the backward pass stays one contiguous tensor each.
         mixed_PHRE = attend(query_PRHE.transpose(1, 2), keys_PJGE.transpose(1, 2), values_PJGE.transpose(1, 2))
         return self.o_proj(rearrange(mixed_PHRE, "P H R E -> P R (H E)"))

@@ -1,4 +1,4 @@
-"""Who sees whom as intervals of keys, and which tiles of the mask hold anything: no mask is evaluated to find out.
+"""Which tiles of a mask hold anything, from intervals: no mask is ever evaluated to find out.
 
 In: a geometry whose context rows of one document lie together, in the order of their positions from 0, as packs lay them.
 Out: for every 128 query rows and every 128 keys whether some pair is visible, and whether all are. Under ``visible`` a row
@@ -6,8 +6,6 @@ sees at most two intervals of keys, one of context and one of its own block, so 
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -17,58 +15,37 @@ from tp_dflash.blocks import BlockGeometry
 TILE = 128
 
 
-@dataclass(frozen=True, eq=False)
-class SeenIntervals:
-    """Keys that each query row sees: from ``start_N`` to before ``stop_N`` in the context, and likewise in its own block.
+def seen_intervals(
+    geometry: BlockGeometry, *, window: int | None, causal: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """(first, past the last) key of each query row in the context, and the same in its own block; (N,) each."""
+    num_context, size = geometry.num_context, geometry.block_size
+    device = geometry.document_M.device
+    row_N = torch.arange(geometry.anchor_position_N.shape[0], device=device)
+    start_N = _document_starts(geometry)
+    stop_N = start_N + geometry.anchor_position_N
+    offset_N = row_N % size
+    own_start_N = num_context + row_N - offset_N
+    own_stop_N = own_start_N + (offset_N + 1 if causal else size)
+    if window is not None:
+        position_N = geometry.position_M[num_context:]
+        start_N = torch.maximum(start_N, start_N + position_N - window + 1)
+        own_start_N = torch.maximum(own_start_N, own_start_N + offset_N - window + 1)
+    return start_N, stop_N, own_start_N, own_stop_N
 
-    int32, (N,): numbers of key rows below ``num_keys``. Holds for every geometry whose documents lie together.
-    """
 
-    num_keys: int
-    start_N: Tensor
-    stop_N: Tensor
-    own_start_N: Tensor
-    own_stop_N: Tensor
-
-    @staticmethod
-    def of(geometry: BlockGeometry, *, window: int | None, causal: bool) -> SeenIntervals:
-        """What ``visible`` says, as two intervals a row."""
-        num_context, size = geometry.num_context, geometry.block_size
-        device = geometry.document_M.device
-        row_N = torch.arange(geometry.anchor_position_N.shape[0], device=device)
-        start_N = _document_starts(geometry)
-        stop_N = start_N + geometry.anchor_position_N
-        offset_N = row_N % size
-        own_start_N = num_context + row_N - offset_N
-        own_stop_N = own_start_N + (offset_N + 1 if causal else size)
-        if window is not None:
-            position_N = geometry.position_M[num_context:]
-            start_N = torch.maximum(start_N, start_N + position_N - window + 1)
-            own_start_N = torch.maximum(own_start_N, own_start_N + offset_N - window + 1)
-        return SeenIntervals(
-            num_keys=geometry.document_M.shape[0],
-            start_N=start_N.to(torch.int32),
-            stop_N=stop_N.to(torch.int32),
-            own_start_N=own_start_N.to(torch.int32),
-            own_stop_N=own_stop_N.to(torch.int32),
-        )
-
-    def hold(self, query: Tensor, key: Tensor) -> Tensor:
-        """Whether row ``query`` sees ``key``: nothing is looked up by key, so a kernel compares a tile without gathers."""
-        in_context = (key >= self.start_N[query]) & (key < self.stop_N[query])
-        return in_context | ((key >= self.own_start_N[query]) & (key < self.own_stop_N[query]))
-
-    def tiles(self) -> tuple[Tensor, Tensor]:
-        """(some pair visible, every pair visible) for each tile, bool (query tiles, key tiles)."""
-        low_J = torch.arange(0, self.num_keys, TILE, device=self.start_N.device, dtype=torch.int32)
-        high_J = low_J + TILE
-        context, own = (self.start_N, self.stop_N), (self.own_start_N, self.own_stop_N)
-        some_NJ = _meets(*context, low_J, high_J) | _meets(*own, low_J, high_J)
-        # A tile that reaches past the last key is never whole.
-        every_NJ = _covers(*context, low_J, high_J) | _covers(*own, low_J, high_J)
-        missing = -self.start_N.shape[0] % TILE
-        some_NJ, every_NJ = (torch.nn.functional.pad(table, (0, 0, 0, missing)) for table in (some_NJ, every_NJ))
-        return some_NJ.unflatten(0, (-1, TILE)).any(dim=1), every_NJ.unflatten(0, (-1, TILE)).all(dim=1)
+def tiles(geometry: BlockGeometry, *, window: int | None, causal: bool) -> tuple[Tensor, Tensor]:
+    """(some pair visible, every pair visible) for each tile, bool (query tiles, key tiles)."""
+    start_N, stop_N, own_start_N, own_stop_N = seen_intervals(geometry, window=window, causal=causal)
+    num_keys = geometry.document_M.shape[0]
+    low_J = torch.arange(0, num_keys, TILE, device=start_N.device)
+    high_J = low_J + TILE
+    some_NJ = _meets(start_N, stop_N, low_J, high_J) | _meets(own_start_N, own_stop_N, low_J, high_J)
+    # A tile that reaches past the last key is never whole.
+    every_NJ = _covers(start_N, stop_N, low_J, high_J) | _covers(own_start_N, own_stop_N, low_J, high_J)
+    missing = -start_N.shape[0] % TILE
+    some_NJ, every_NJ = (torch.nn.functional.pad(table, (0, 0, 0, missing)) for table in (some_NJ, every_NJ))
+    return some_NJ.unflatten(0, (-1, TILE)).any(dim=1), every_NJ.unflatten(0, (-1, TILE)).all(dim=1)
 
 
 def _document_starts(geometry: BlockGeometry) -> Tensor:

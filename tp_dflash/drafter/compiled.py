@@ -14,11 +14,6 @@ def compiled_on_gpu(function: Callable[..., Any], device: torch.device, *, dynam
     return _compiled(function, dynamic) if device.type == "cuda" else function
 
 
-def compiled_in_training(function: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
-    """Compiled only where gradients are asked for: a run's shapes are fixed there, while decoding's change at every step."""
-    return compiled_on_gpu(function, device, dynamic=False) if torch.is_grad_enabled() else function
-
-
 @cache
 def _compiled(function: Callable[..., Any], dynamic: bool) -> Callable[..., Any]:
     return torch.compile(function, dynamic=dynamic)

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
-from tp_dflash.blocks import BlockGeometry
-from tp_dflash.drafter.block_table import TILE, SeenIntervals
+from tp_dflash.blocks import BlockGeometry, visible
+from tp_dflash.drafter.block_table import TILE, tiles
 from tp_dflash.drafter.compiled import compiled_on_gpu
 
 
@@ -18,13 +18,10 @@ class FlexVisibility:
     """Attention of the N block rows over M = T + N rows under ``visible``; blocks of keys that nobody sees are skipped."""
 
     def __init__(self, geometry: BlockGeometry, *, window: int | None, causal: bool) -> None:
-        # The intervals are ``visible``, row by row: a test compares them pair by pair.
-        seen = SeenIntervals.of(geometry, window=window, causal=causal)
-
         def mask(problem: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-            return seen.hold(query, key)
+            return visible(geometry, query, key, window=window, causal=causal)
 
-        some_QJ, every_QJ = seen.tiles()
+        some_QJ, every_QJ = tiles(geometry, window=window, causal=causal)
         self.mask = BlockMask.from_kv_blocks(
             *_listed(some_QJ & ~every_QJ),
             *_listed(every_QJ),

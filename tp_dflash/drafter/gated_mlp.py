@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from tp_dflash.drafter.compiled import compiled_on_gpu
-from tp_dflash.drafter.projections import projected
 
 
 class GatedMLP(nn.Module):
@@ -24,8 +23,7 @@ class GatedMLP(nn.Module):
         self.down_proj = nn.Linear(intermediate_size, hidden_size, bias=False)
 
     def forward(self, rows: Tensor) -> Tensor:
-        gate, up = projected(rows, self.gate_proj.weight, self.up_proj.weight)
-        return _GatedDown.apply(gate, up, self.down_proj.weight)
+        return _GatedDown.apply(self.gate_proj(rows), self.up_proj(rows), self.down_proj.weight)
 
 
 class _GatedDown(torch.autograd.Function):

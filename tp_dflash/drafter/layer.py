@@ -62,9 +62,8 @@ class DrafterLayer(nn.Module):
     ) -> Tensor:
         attend = plan.attend[self.layer_type]
         rows_PRD = self.input_layernorm(hidden_PRD)
-        mixed_PRD = self.self_attn(rows_PRD, keys_PCGE, values_PCGE, plan.block_rotary, attend)
-        hidden_PRD, rows_PRD = self.post_attention_layernorm.after_sum(hidden_PRD, mixed_PRD)
-        return hidden_PRD + self.mlp(rows_PRD)
+        hidden_PRD = hidden_PRD + self.self_attn(rows_PRD, keys_PCGE, values_PCGE, plan.block_rotary, attend)
+        return hidden_PRD + self.mlp(self.post_attention_layernorm(hidden_PRD))
 
 
 @cache

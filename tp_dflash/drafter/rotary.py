@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from tp_dflash.drafter.compiled import compiled_on_gpu
-from tp_dflash.drafter.norm import RMSNorm, normed
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,18 +24,26 @@ class Rotary:
     position_PR: Tensor
     theta: float
 
-    def rotate(self, heads_PRHE: Tensor, norm: RMSNorm) -> Tensor:
-        """Norm every head, then turn it by its row's angles; inside in fp32, returned in the dtype that came in.
-
-        On GPUs one pass forward and one back, which keep the heads as they came in: as many graphs as there are shapes in
-        training, one for all of them in decoding.
-        """
-        run = compiled_on_gpu(_normed_and_turned, heads_PRHE.device, dynamic=not torch.is_grad_enabled())
-        return run(heads_PRHE, norm.weight, norm.eps, self.position_PR, self.theta)
+    def rotate(self, heads_PRHE: Tensor) -> Tensor:
+        """Turn every head by its row's angles; computed in fp32, returned in the dtype that came in."""
+        return _Rotate.apply(heads_PRHE, self.position_PR, self.theta)
 
 
-def _normed_and_turned(heads_PRHE: Tensor, weight_E: Tensor, eps: float, position_PR: Tensor, theta: float) -> Tensor:
-    return _turned(normed(heads_PRHE, weight_E, eps), position_PR, theta)
+class _Rotate(torch.autograd.Function):
+    """A rotation; its adjoint is the rotation back. Only the positions are kept, nothing as large as the heads."""
+
+    @staticmethod
+    def forward(ctx: Any, heads_PRHE: Tensor, position_PR: Tensor, theta: float) -> Tensor:
+        ctx.save_for_backward(position_PR)
+        ctx.theta = theta
+        return compiled_on_gpu(_turned, heads_PRHE.device, dynamic=True)(heads_PRHE, position_PR, theta, 1.0)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_PRHE: Tensor) -> tuple[Tensor, None, None]:
+        (position_PR,) = ctx.saved_tensors
+        turned = compiled_on_gpu(_turned, grad_PRHE.device, dynamic=True)(grad_PRHE, position_PR, ctx.theta, -1.0)
+        return turned, None, None
 
 
 def _cos_sin(position_PR: Tensor, head_dim: int, theta: float) -> tuple[Tensor, Tensor]:
@@ -44,8 +53,10 @@ def _cos_sin(position_PR: Tensor, head_dim: int, theta: float) -> tuple[Tensor, 
     return angle.cos(), angle.sin()
 
 
-def _turned(heads_PRHE: Tensor, position_PR: Tensor, theta: float) -> Tensor:
+def _turned(heads_PRHE: Tensor, position_PR: Tensor, theta: float, direction: float) -> Tensor:
+    """``direction`` 1: by each row's angles; -1: back."""
     cos, sin = _cos_sin(position_PR, heads_PRHE.shape[-1], theta)
+    sin = direction * sin
     exact = torch.promote_types(heads_PRHE.dtype, torch.float32)
     first, second = heads_PRHE.to(exact).chunk(2, dim=-1)
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1).to(heads_PRHE.dtype)
