@@ -56,22 +56,6 @@ def test_torchrun_starts_killed_ranks_again_and_a_signal_to_the_script_stops_the
     assert _kinds(run) == ["started", "resumed", "stopped"]
 
 
-@pytest.mark.skipif(shutil.which("sbatch") is None, reason="Slurm is not installed")
-def test_slurm_runs_the_batch_script(tmp_path: Path) -> None:
-    config = write_config(tmp_path, "run", PLACEMENT)
-    command = [
-        "sbatch",
-        "--wait",
-        "--nodes=1",
-        f"--output={tmp_path}/slurm.log",
-        str(LAUNCH / "slurm.sbatch"),
-        str(config),
-    ]
-    code = subprocess.run(command, cwd=LAUNCH.parent, timeout=300).returncode
-    assert code == 0, (tmp_path / "slurm.log").read_text()
-    assert (tmp_path / "run" / "export" / "model.safetensors").is_file()
-
-
 def _until(condition, script: subprocess.Popen, folder: Path, limit: float = 150.0) -> None:  # type: ignore[no-untyped-def]
     deadline = time.monotonic() + limit
     while not condition():
