@@ -28,7 +28,8 @@ def train(
 ) -> None:
     """Train a drafter, evaluate it, export it; goes on from the newest checkpoint of its run folder.
 
-    Start with torchrun for more than one rank. SIGTERM, SIGINT and SIGUSR1 stop after the step, save, and exit 0.
+    Start with torchrun for more than one rank. SIGTERM, SIGINT and SIGUSR1 stop after the step, save, and exit 0. torchrun
+    itself, interrupted by Ctrl-C or SIGTERM, saves too but ends with 1; the scripts in launch/ end with 0.
     """
     run_config = load_config(config, settings or [])
     limit_seconds = _duration(max_time)
@@ -38,13 +39,14 @@ def train(
     with leaving_at_once(labels[world.rank]) as leaving:
         import torch.distributed as dist
 
-        from tp_dflash.parallel import Lookout, Neighbourhood, StopRequests, check_machines, silence_of
+        from tp_dflash.parallel import Lookout, Neighbourhood, StopRequests, silence_of
+        from tp_dflash.training.preflight import check_machines
         from tp_dflash.training.rank_log import RankLog
         from tp_dflash.training.run import run_training
         from tp_dflash.training.run_folder import RunFolder
 
         folder = RunFolder(Path(run_config.training.run_folder))
-        leaving.record = RankLog(folder.log_of(world.rank), labels[world.rank]).say
+        leaving.log = RankLog(folder.log_of(world.rank), labels[world.rank])
 
         timeout = run_config.training.timeout_seconds
         with joined(world, timeout) as store:

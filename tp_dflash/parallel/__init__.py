@@ -7,16 +7,13 @@ below asks for a global rank. Nothing here knows what is sent.
 from tp_dflash.parallel.device import pick_device, synchronise
 from tp_dflash.parallel.groups import Groups, open_groups
 from tp_dflash.parallel.lookout import Lookout, Neighbourhood, silence_of
-from tp_dflash.parallel.preflight import PreflightError, check_machines
 from tp_dflash.parallel.stopping import StopRequests
 
 __all__ = [
     "Groups",
     "Lookout",
     "Neighbourhood",
-    "PreflightError",
     "StopRequests",
-    "check_machines",
     "open_groups",
     "pick_device",
     "silence_of",

@@ -8,8 +8,8 @@ from pathlib import Path
 import torch.distributed as dist
 
 from tests.ranks import run_ranks
-from tp_dflash.parallel.preflight import MachineFacts, PreflightError, check_machines, find_faults
 from tp_dflash.placement import RankPlace
+from tp_dflash.training.preflight import MachineFacts, PreflightError, check_machines, find_faults
 
 FACTS = MachineFacts(
     rank=0, host="a", gpu=0, num_gpus=2, nccl_available=True, python="3.12.1", torch="2.11", transformers="5.24",
