@@ -1,8 +1,8 @@
 """The world that torchrun made, or a world of one: read from the environment once, entered and left here.
 
 In: environment variables. Out: plain numbers, an initialised default process group, and a store through which ranks look
-out for each other. A rank that fails tells the others, prints its traceback with its role and leaves at once, without
-waiting for anyone; torchrun sees it too and ends its own report with what failed first.
+out for each other. A rank that fails tells the others, prints its traceback (of a mistake in the settings only the message) with its
+role and leaves at once, without waiting for anyone; torchrun sees it too and ends its own report with what failed first.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # torch loads slowly; commands that need no world must not wa
     from torch.distributed import Store
 
     from tp_dflash.parallel.lookout import Lookout
+    from tp_dflash.training.rank_log import RankLog
 
 # A failure that only follows from another rank's is kept back so long for that rank's own words.
 _FIRST_WORDS_SECONDS = 6.0
@@ -76,18 +77,17 @@ def joined(world: World, timeout_seconds: float) -> Iterator[Store]:
 
 
 class Leaving:
-    """How a rank ends when something fails. lookout, record (a line for the rank's own log): set once they are known."""
+    """How a rank ends when something fails. lookout, log (the rank's own): set once they are known."""
 
     def __init__(self, label: str) -> None:
         self.label = label
         self.lookout: Lookout | None = None
-        self.record: Callable[[str], None] = lambda _: None
+        self.log: RankLog | None = None
 
     def fail(self, error: BaseException) -> None:
         """Show what failed, the first failing rank's words first, and end the process with code 1 (130: interrupted)."""
         sys.stdout.flush()
-        text = traceback.format_exc()
-        self.record(f"failed:\n{text}")
+        text = self._words(error)
         if self.lookout is None:
             tell_torchrun(f"[{self.label}] {type(error).__name__}: {error}")
         else:
@@ -95,8 +95,16 @@ class Leaving:
         os.write(2, f"\n[{self.label}] failed:\n{text}".encode())
         os._exit(130 if isinstance(error, KeyboardInterrupt) else 1)
 
+    def _words(self, error: BaseException) -> str:
+        """The traceback; where a person's mistake is explained by its message, only that, and the traceback in the log."""
+        text = traceback.format_exc()
+        if self.log is None:
+            return text
+        is_kept = self.log.say(f"failed:\n{text}")
+        return f"{error}\n(traceback: {self.log.path})\n" if is_kept and _is_explained(error) else text
+
     def _in_turn(self, error: BaseException, lookout: Lookout, text: str) -> str:
-        """This rank's traceback if it failed first; else one line, for the first one's words are shown by its rank."""
+        """This rank's words if it failed first; else one line, for the first one's words are shown by its rank."""
         try:
             deadline = time.monotonic() + (_FIRST_WORDS_SECONDS if _is_consequence(error) else 0.0)
             while lookout.failure() is None and time.monotonic() < deadline:
@@ -121,6 +129,15 @@ def tell_torchrun(words: str) -> None:
         extra = {"py_callstack": words, "timestamp": str(int(time.time()))}
         with suppress(OSError):  # full disk: the words are shown by the rank all the same
             Path(file).write_text(json.dumps({"message": {"message": words, "extraInfo": extra}}), encoding="utf-8")
+
+
+def _is_explained(error: BaseException) -> bool:
+    """Whether the message says what was expected, what came and what to do: errors that this package raises for people."""
+    from tp_dflash.parallel.decision import DecisionError
+    from tp_dflash.training.preflight import PreflightError
+
+    # Not its subclasses: what json or a codec says of a file needs the place that read it.
+    return type(error) is ValueError or isinstance(error, (DecisionError, PreflightError))
 
 
 def _is_consequence(error: BaseException) -> bool:

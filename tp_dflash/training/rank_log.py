@@ -15,9 +15,9 @@ class RankLog:
         self.path = path
         self.label = label
 
-    def say(self, text: str) -> None:
-        """One entry. A folder that cannot be written is no reason to end a run."""
-        append_line(self.path, f"{time.strftime('%Y-%m-%d %H:%M:%S')} [{self.label}] {text}")
+    def say(self, text: str) -> bool:
+        """One entry. A folder that cannot be written is no reason to end a run; False there."""
+        return append_line(self.path, f"{time.strftime('%Y-%m-%d %H:%M:%S')} [{self.label}] {text}") is None
 
     def warn(self, text: str) -> None:
         """An entry that is also shown."""

@@ -17,11 +17,12 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from tp_dflash.config.load import dump_config
 from tp_dflash.config.run import RunConfig
 from tp_dflash.data import BatchPlan, DataSplits, open_store, prepare_store, store_folder
-from tp_dflash.drafter import DrafterShape, check_mask_token
+from tp_dflash.drafter import DrafterShape
 from tp_dflash.parallel import Groups, StopRequests, open_groups, pick_device
 from tp_dflash.parallel.decision import decided_by_first
 from tp_dflash.placement import Placement, RankPlace
-from tp_dflash.target import TargetFacts, read_target_facts
+from tp_dflash.planner import RunSizes
+from tp_dflash.target import TargetFacts
 from tp_dflash.training.checkpoint import find_checkpoint
 from tp_dflash.training.checkpoint_folder import CheckpointFolder
 from tp_dflash.training.course import Course, Cursor, SchedulePoint
@@ -91,14 +92,13 @@ class RunContext:
 def build_context(
     config: RunConfig, placement: Placement, rank: int, argv: Sequence[str], stop: StopRequests | None = None
 ) -> RunContext:
-    """Open groups, lock the run folder, read the target's facts, prepare or open the data, find the checkpoint; same errors on all ranks."""
+    """Open groups, lock the run folder, read the target's facts and check all sizes against them, prepare or open the data, find the checkpoint; same errors on all ranks."""
     place = placement.places[rank]
     device = pick_device(place.gpu)
     groups = open_groups(placement, rank, device, config.training.timeout_seconds)
     folder = RunFolder(Path(config.training.run_folder))
-    facts = read_target_facts(config.target)
-    shape = DrafterShape.of(config.drafter, facts)
-    check_mask_token(shape.mask_token_id, facts.vocab_size, facts.special_token_ids)
+    sizes = RunSizes.of(config, placement)
+    facts, shape = sizes.facts, sizes.shape
     locks: list[TextIO] = []
     decided_by_first(lambda: locks.append(lock_run(folder.lock)), groups.everyone)
     world = f"{len(placement.places)} ranks on {placement.num_nodes} nodes"
