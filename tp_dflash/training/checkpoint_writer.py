@@ -43,6 +43,7 @@ class CheckpointWriter:
         self.report = report
         self.saved_step = first_step
         self._job: SaveJob | None = None
+        self._kept()  # an unreadable record of the best one is an error now, not after the first save
 
     def save(self, step: int, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
         """Begin to save the state after ``step`` steps; returns once it is copied (asynchronous) or on disk."""
@@ -83,9 +84,19 @@ class CheckpointWriter:
 
 
 def read_best(root: Path) -> tuple[int, float] | None:
-    """(step, acceptance length) of the best evaluated checkpoint; None if none was evaluated."""
+    """(step, acceptance length) of the best evaluated checkpoint; None if none was evaluated.
+
+    ValueError if the record cannot be read: taken for none, the checkpoint that it names would be deleted as an old one.
+    """
     try:
-        found = json.loads((root / _BEST).read_text(encoding="utf-8"))
-        return int(found["step"]), float(found["acceptance_length"])
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        text = (root / _BEST).read_text(encoding="utf-8")
+    except FileNotFoundError:
         return None
+    try:
+        found = json.loads(text)
+        return int(found["step"]), float(found["acceptance_length"])
+    except (ValueError, KeyError, TypeError):
+        raise ValueError(
+            f"{root / _BEST}: expected the best checkpoint's step and acceptance_length, got {text[:80]!r}; correct the file, "
+            "or remove it to forget which checkpoint was the best"
+        ) from None
