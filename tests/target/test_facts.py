@@ -218,7 +218,7 @@ def test_contradictory_settings_are_refused(settings: dict[str, Any], message: s
 
 
 def test_an_unknown_folder_is_named() -> None:
-    with pytest.raises(ValueError, match=r"target\.path: expected a model .* got './no such folder'"):
+    with pytest.raises(ValueError, match=r"target\.path: expected a folder .* got './no such folder': no such folder"):
         read_target_facts(TargetConfig(path="./no such folder"))
     with pytest.raises(ValueError, match="expected a model_type that transformers knows, got 'nonesuch'"):
         read_target_facts(TargetConfig(random_weights=True, shape={"model_type": "nonesuch"}))

@@ -107,7 +107,7 @@ def read_target_facts(config: TargetConfig) -> TargetFacts:
         head_dim=_read(text, "head_dim") or hidden // heads,
         vocab_size=_required(text, "vocab_size", name),
         max_positions=_read(text, "max_position_embeddings") or _required(text, "n_positions", name),
-        rms_norm_eps=float(next((_read(text, key) for key in _EPSILON_NAMES if _read(text, key)), 1e-6)),
+        rms_norm_eps=_epsilon(text, name),
         tied=_tied(model_config, text),
         pad_token_id=_first(_token_ids(config, model_config, text, "pad_token_id")),
         bos_token_ids=_token_ids(config, model_config, text, "bos_token_id"),
@@ -126,6 +126,17 @@ def read_target_facts(config: TargetConfig) -> TargetFacts:
 def _read(config: PreTrainedConfig, name: str) -> Any:
     """A field that some model types lack: None there."""
     return getattr(config, name) if hasattr(config, name) else None
+
+
+def _epsilon(text: PreTrainedConfig, name: str) -> float:
+    """The drafter's norms take the target's; a guess would train and be served without a word."""
+    found = next((_read(text, key) for key in _EPSILON_NAMES if _read(text, key)), None)
+    if found is None:
+        raise ValueError(
+            f"{name}: expected the norms' epsilon in the text config ({type(text).__name__}), got none of "
+            f"{', '.join(_EPSILON_NAMES)}; write rms_norm_eps into config.json or target.shape"
+        )
+    return float(found)
 
 
 def _required(config: PreTrainedConfig, name: str, source: str) -> int:

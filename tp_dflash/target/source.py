@@ -29,6 +29,7 @@ def target_folder(config: TargetConfig) -> Path:
     folder = Path(config.path)
     if folder.is_dir():
         return folder
+    _refuse_missing_folder(config.path)
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
@@ -45,6 +46,7 @@ def load_model_config(config: TargetConfig) -> PreTrainedConfig:
     """The model's whole configuration (for a multimodal target: of the wrapper), with target.shape laid over it."""
     if config.shape:
         return _made_up(config)
+    _refuse_missing_folder(str(config.path))
     try:
         model_config = AutoConfig.from_pretrained(str(config.path), trust_remote_code=config.trust_remote_code)
     except (OSError, ValueError) as error:
@@ -56,6 +58,36 @@ def load_model_config(config: TargetConfig) -> PreTrainedConfig:
     if file.is_file():
         _check_sizes_kept(json.loads(file.read_text(encoding="utf-8")), model_config, str(config.path))
     return model_config
+
+
+def _refuse_missing_folder(path: str) -> None:
+    """A mistyped folder, asked for on the hub, is answered late and by another name; a hub name is NAME or OWNER/NAME."""
+    folder = Path(path)
+    if folder.exists():
+        return
+    is_path = folder.is_absolute() or path.startswith((".", "~")) or path.endswith("/") or path.count("/") > 1
+    if is_path or (path.count("/") == 1 and folder.parent.is_dir()):
+        raise ValueError(
+            f"target.path: expected a folder or a hub name, got {path!r}: no such folder; correct target.path (a hub name whose "
+            "first part is also a folder here: give the folder that it was downloaded to)"
+        )
+    from huggingface_hub.constants import HF_HUB_OFFLINE
+
+    if HF_HUB_OFFLINE and not _is_cached(path):
+        raise ValueError(
+            f"target.path: expected a folder, or a hub name in the cache, for access to the hub is off (HF_HUB_OFFLINE), got "
+            f"{path!r}: no such folder, and not in the cache; correct target.path or download the model first"
+        )
+
+
+def _is_cached(name: str) -> bool:
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        return isinstance(try_to_load_from_cache(name, "config.json"), str)
+    except HFValidationError:
+        return False
 
 
 def text_config(model_config: PreTrainedConfig) -> PreTrainedConfig:
