@@ -229,3 +229,11 @@ def test_the_documented_dry_run_is_a_target() -> None:
     settings = tomllib.loads(page.split("```toml\n")[1].split("```")[0])
     facts = read_target_facts(TargetConfig(**settings["target"]))
     assert (facts.hidden_size, facts.num_layers, facts.vocab_size) == (5120, 64, 248320)
+
+
+def test_a_target_that_states_no_epsilon_is_refused() -> None:
+    shape = {"model_type": "opt", "hidden_size": 16, "num_hidden_layers": 4, "num_attention_heads": 2, "vocab_size": 32}
+    with pytest.raises(ValueError, match=r"opt \(random weights\): expected the norms' epsilon .* write rms_norm_eps"):
+        read_target_facts(TargetConfig(random_weights=True, shape=shape))
+    shape["rms_norm_eps"] = 3e-5
+    assert read_target_facts(TargetConfig(random_weights=True, shape=shape)).rms_norm_eps == 3e-5
