@@ -26,7 +26,7 @@ def test_answers_are_written_and_counted(tmp_path: Path) -> None:
     with UnreliableServer() as server:
         result = CliRunner().invoke(app, [*arguments(tmp_path, server.url), "--no-thinking"])
     assert result.exit_code == 0, result.output
-    assert "2 of 2 records are answered" in result.output
+    assert "2 of 2 answers to 2 records are in" in result.output
     records = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert {record["messages"][1]["content"] for record in records} == {"echo: one", "echo: two"}
     assert records[0]["generation"] == {"model": "tiny", "temperature": 0.5, "max_tokens": 2048, "thinking": False}
@@ -38,7 +38,17 @@ def test_failures_are_told_by_the_exit_code(tmp_path: Path) -> None:
         assert result.exit_code == 1
         assert "1 failed and 0 ask nothing" in result.output
         result = CliRunner().invoke(app, arguments(tmp_path, server.url))
-        assert "1 of 2 records are answered" in result.output
+        assert "1 of 2 answers to 2 records are in" in result.output
+
+
+def test_several_answers(tmp_path: Path) -> None:
+    with UnreliableServer() as server:
+        result = CliRunner().invoke(app, [*arguments(tmp_path, server.url), "--answers", "3"])
+    assert result.exit_code == 0, result.output
+    assert "6 of 6 answers to 2 records are in" in result.output
+    greedy = CliRunner().invoke(app, [*arguments(tmp_path, server.url), "--answers", "3", "--temperature", "0"])
+    assert isinstance(greedy.exception, ConfigError)
+    assert "expected sampling, got temperature 0" in str(greedy.exception)
 
 
 def test_mistakes_are_errors_of_the_configuration(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ def regenerate(
     thinking: Annotated[
         bool | None, typer.Option("--thinking/--no-thinking", help="Passed to the chat template; default: neither.")
     ] = None,
+    answers: Annotated[int, typer.Option(min=1, help="Answers to each record; several need sampling.")] = 1,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many records.")] = None,
     concurrency: Annotated[int, typer.Option(min=1, help="Requests at a time (server).")] = 32,
     retries: Annotated[int, typer.Option(min=0, help="Further attempts at a request that failed (server).")] = 5,
@@ -51,11 +52,15 @@ def regenerate(
         AnswerFile,
         ChatServer,
         LocalAnswerer,
+        RegenerationError,
         SamplingSettings,
         ServerAnswerer,
-        ServerError,
     )
 
+    if answers > 1 and temperature == 0:
+        raise ConfigError(
+            f"--answers {answers}: expected sampling, got temperature 0, which always answers the same; leave one out"
+        )
     try:
         settings = SamplingSettings(model, temperature, top_p, top_k, max_tokens, seed, thinking)
         answerer: ServerAnswerer | LocalAnswerer
@@ -65,13 +70,13 @@ def regenerate(
         else:
             answerer = LocalAnswerer(settings, _devices(devices), batch_size, dtype, trust_remote_code)
         with AnswerFile(output, settings) as file:
-            counts = _run(sources, file, limit, answerer)
-    except (ValueError, OSError, ServerError) as error:
+            counts = _run(sources, file, limit, answers, answerer)
+    except (ValueError, OSError, RegenerationError) as error:
         raise ConfigError(str(error)) from None
     missing = counts.failed + counts.bad
     print(
-        f"{counts.answered + counts.found} of {counts.records} records are answered in {output}, {counts.answered} of "
-        f"them now ({counts.cut_off} cut off at {settings.max_tokens} tokens)"
+        f"{counts.answered + counts.found} of {counts.records * answers} answers to {counts.records} records are in "
+        f"{output}, {counts.answered} of them written now ({counts.cut_off} cut off at {settings.max_tokens} tokens)"
     )
     if missing:
         print(
@@ -89,14 +94,14 @@ def _devices(devices: str | None) -> tuple[str, ...]:
 
 
 def _run(
-    sources: list[str], file: AnswerFile, limit: int | None, answerer: ServerAnswerer | LocalAnswerer
+    sources: list[str], file: AnswerFile, limit: int | None, answers: int, answerer: ServerAnswerer | LocalAnswerer
 ) -> RegenerationCounts:
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     from tp_dflash.config.data import SourceConfig
     from tp_dflash.data.regeneration import Regeneration
 
-    run = Regeneration([SourceConfig(path=source) for source in sources], file, limit)
+    run = Regeneration([SourceConfig(path=source) for source in sources], file, limit, answers)
     text = (
         "{task.completed:,.0f} answered, {task.fields[found]:,} found, {task.fields[failed]:,} failed, "
         "{task.fields[tokens]:,} tokens, {task.fields[speed]:,.0f} tokens/s"

@@ -124,6 +124,25 @@ def test_sampling_is_seeded(tmp_path: Path, model_folder: Path) -> None:
     assert first != other
 
 
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_several_answers_differ_and_are_seeded(tmp_path: Path, model_folder: Path, batch_size: int) -> None:
+    source = write(tmp_path / "in.jsonl", [{"prompt": text} for text in QUESTIONS[:3]])
+    settings = SamplingSettings(str(model_folder), temperature=1.5, max_tokens=12, seed=1)
+    found = []
+    for name in ("a", "b"):
+        with AnswerFile(tmp_path / name, settings) as file:
+            answerer = LocalAnswerer(settings, ("cpu",), batch_size, "float32")
+            counts = Regeneration([SourceConfig(path=source)], file, answers=4).run(answerer)
+        assert counts.answered + counts.failed == 12
+        lines = map(json.loads, (tmp_path / name).read_text().splitlines())
+        found.append({(line["id"], line["answer"]): line["messages"][-1]["content"] for line in lines})
+    assert found[0] == found[1]
+    assert len(found[0]) == counts.answered >= 9
+    for record in (1, 2, 3):
+        texts = [text for (number, _), text in found[0].items() if number == record]
+        assert len(set(texts)) == len(texts)
+
+
 def test_several_devices_share_the_work(tmp_path: Path, model_folder: Path) -> None:
     settings = SamplingSettings(str(model_folder), temperature=0, max_tokens=8)
     source = write(tmp_path / "in.jsonl", [{"prompt": text} for text in QUESTIONS])

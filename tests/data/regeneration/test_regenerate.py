@@ -21,9 +21,9 @@ from tp_dflash.data.regeneration import (
     ChatServer,
     Regeneration,
     RegenerationCounts,
+    RegenerationError,
     SamplingSettings,
     ServerAnswerer,
-    ServerError,
 )
 
 SETTINGS = SamplingSettings("tiny", temperature=0.7, max_tokens=64, seed=1)
@@ -46,10 +46,11 @@ def regenerate(
     concurrency: int = 8,
     max_failures: int = 50,
     limit: int | None = None,
+    answers: int = 1,
 ) -> RegenerationCounts:
     chat_server = ChatServer(server.url, settings, timeout, retries, first_pause=0.01)
     with AnswerFile(output, settings) as file:
-        run = Regeneration([SourceConfig(path=str(source))], file, limit)
+        run = Regeneration([SourceConfig(path=str(source))], file, limit, answers)
         return run.run(ServerAnswerer(chat_server, concurrency, max_failures))
 
 
@@ -125,7 +126,7 @@ def test_never_more_requests_than_allowed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("status", ["401", "404"])
 def test_a_refusal_ends_the_run_at_once(tmp_path: Path, status: str) -> None:
-    with UnreliableServer(lambda *_: status) as server, pytest.raises(ServerError, match=f"status {status}"):
+    with UnreliableServer(lambda *_: status) as server, pytest.raises(RegenerationError, match=f"status {status}"):
         regenerate(write_questions(tmp_path, 100), tmp_path / "out.jsonl", server)
     assert len(server.requests) <= 8
     assert read(tmp_path / "out.jsonl") == {}
@@ -134,7 +135,7 @@ def test_a_refusal_ends_the_run_at_once(tmp_path: Path, status: str) -> None:
 def test_a_server_that_has_gone_ends_the_run(tmp_path: Path) -> None:
     with UnreliableServer() as server:
         pass
-    with pytest.raises(ServerError, match="10 failures in a row"):
+    with pytest.raises(RegenerationError, match="10 failures in a row"):
         regenerate(write_questions(tmp_path, 100), tmp_path / "out.jsonl", server, retries=0, max_failures=10)
 
 
@@ -227,6 +228,51 @@ class TestGoingOn:
             regenerate(source, tmp_path / "out.jsonl", server, limit=2)
             counts = regenerate(source, tmp_path / "out.jsonl", server)
         assert (counts.found, counts.answered) == (2, 3)
+
+
+class TestSeveralAnswers:
+    def numbers(self, output: Path) -> list[tuple[int, int]]:
+        records = [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
+        return sorted((record["id"], record["answer"]) for record in records)
+
+    def test_each_has_a_seed_of_its_own_and_a_line_of_its_own(self, tmp_path: Path) -> None:
+        source, output = write_questions(tmp_path, 3), tmp_path / "out.jsonl"
+        with UnreliableServer() as server:
+            counts = regenerate(source, output, server, answers=4)
+        assert (counts.records, counts.answered) == (3, 12)
+        assert self.numbers(output) == [(record, answer) for record in (1, 2, 3) for answer in range(4)]
+        asked = [(request["messages"][-1]["content"], request["seed"]) for request in server.requests]
+        assert len(set(asked)) == 12
+        assert {seed for question, seed in asked if question == "question 0"} == {1 + n * 1_000_003 for n in range(4)}
+        lines = [json.loads(line) for line in output.read_text().splitlines()]
+        assert all(line["generation"] == SETTINGS.to_json() for line in lines)
+
+    def test_more_can_be_asked_for_later(self, tmp_path: Path) -> None:
+        source, output = write_questions(tmp_path, 3), tmp_path / "out.jsonl"
+        with UnreliableServer() as server:
+            regenerate(source, output, server)
+            counts = regenerate(source, output, server, answers=3)
+        assert (counts.found, counts.answered) == (3, 6)
+        assert self.numbers(output) == [(record, answer) for record in (1, 2, 3) for answer in range(3)]
+
+    def test_one_that_fails_leaves_the_others(self, tmp_path: Path) -> None:
+        source, output = write_questions(tmp_path, 1), tmp_path / "out.jsonl"
+        with UnreliableServer(lambda _, attempt: "400" if attempt == 2 else None) as server:
+            counts = regenerate(source, output, server, answers=3, concurrency=1)
+            assert (counts.answered, counts.failed) == (2, 1)
+            counts = regenerate(source, output, server, answers=3)
+        assert (counts.found, counts.answered) == (2, 1)
+        assert self.numbers(output) == [(1, 0), (1, 1), (1, 2)]
+
+    def test_files_from_before_there_were_several_go_on(self, tmp_path: Path) -> None:
+        source, output = write_questions(tmp_path, 2), tmp_path / "out.jsonl"
+        with UnreliableServer() as server:
+            regenerate(source, output, server, limit=1)
+            record = json.loads(output.read_text())
+            del record["answer"]
+            output.write_text(json.dumps(record) + "\n")
+            counts = regenerate(source, output, server)
+        assert (counts.found, counts.answered) == (1, 1)
 
 
 class TestWhatIsAsked:

@@ -68,15 +68,21 @@ class UnreliableServer:
             self._attempts[question] = attempt = self._attempts.get(question, 0) + 1
             self.at_once += 1
             self.most_at_once = max(self.most_at_once, self.at_once)
+        time.sleep(self._delay)
+        fault = self._misbehave(question, attempt)
+        if fault not in _FAULTS:
+            # Over before the reply goes out: its reader may ask again at once.
+            self._count_done()
+            self._status(handler, int(fault or 200), question)
+            return
         try:
-            time.sleep(self._delay)
-            fault = self._misbehave(question, attempt)
-            _FAULTS[fault](self, handler, question) if fault in _FAULTS else self._status(
-                handler, int(fault or 200), question
-            )
+            _FAULTS[fault](self, handler, question)
         finally:
-            with self._lock:
-                self.at_once -= 1
+            self._count_done()
+
+    def _count_done(self) -> None:
+        with self._lock:
+            self.at_once -= 1
 
     def _status(self, handler: http.server.BaseHTTPRequestHandler, status: int, question: str) -> None:
         content = (

@@ -5,7 +5,7 @@ settings its words were sampled with.
 """
 
 from tp_dflash.data.regeneration.answer_file import AnswerFile
-from tp_dflash.data.regeneration.chat_server import AnswerError, ChatServer, ServerError
+from tp_dflash.data.regeneration.chat_server import AnswerError, ChatServer, RegenerationError
 from tp_dflash.data.regeneration.local_answerer import LocalAnswerer
 from tp_dflash.data.regeneration.regenerate import Regeneration, RegenerationCounts
 from tp_dflash.data.regeneration.server_answerer import ServerAnswerer
@@ -18,7 +18,7 @@ __all__ = [
     "LocalAnswerer",
     "Regeneration",
     "RegenerationCounts",
+    "RegenerationError",
     "SamplingSettings",
     "ServerAnswerer",
-    "ServerError",
 ]

@@ -19,13 +19,13 @@ _BLOCK_BYTES = 1 << 20
 
 
 class AnswerFile:
-    """Use as a context manager. ``keys``: what each finished conversation, by number, was asked."""
+    """Use as a context manager. ``keys``: what each finished conversation, by record and answer, was asked."""
 
     def __init__(self, path: Path, settings: SamplingSettings) -> None:
         self.path = path
         self.failures_path = path.with_name(f"{path.name}.failed")
         self._settings = settings
-        self.keys: dict[int, str] = {}
+        self.keys: dict[tuple[int, int], str] = {}
 
     def __enter__(self) -> AnswerFile:
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -48,10 +48,10 @@ class AnswerFile:
 
     def has(self, asked: AskedConversation) -> bool:
         """Whether this conversation is answered already; an error if its number was asked something else."""
-        key = self.keys.get(asked.number)
+        key = self.keys.get((asked.record_number, asked.answer_index))
         if key is not None and key != asked.key:
             raise ValueError(
-                f"{self.path}: expected the answer to {asked.where} under number {asked.number}, got one to something "
+                f"{self.path}: expected the answer to {asked.where} under number {asked.record_number}, got one to something "
                 "else: the sources have changed; choose another output"
             )
         return key is not None
@@ -65,7 +65,7 @@ class AnswerFile:
         written = 0
         while written < len(line):
             written += os.write(self._descriptor, line[written:])
-        self.keys[asked.number] = record["key"]
+        self.keys[asked.record_number, asked.answer_index] = asked.key
 
     def add_failure(self, where: str, reason: str) -> None:
         """List a record that got no answer in this run; the next run tries it again."""
@@ -87,7 +87,7 @@ class AnswerFile:
     def _read(self, number: int, line: str) -> None:
         try:
             record: Any = json.loads(line)
-            self.keys[record["id"]] = record["key"]
+            self.keys[record["id"], record.get("answer", 0)] = record["key"]
             generation = record["generation"]
         except (ValueError, KeyError, TypeError):
             raise ValueError(

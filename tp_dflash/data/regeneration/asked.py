@@ -16,6 +16,9 @@ from tp_dflash.data.messages import read_message, read_text
 from tp_dflash.data.parse import read_tools
 
 _PROMPTS = ("prompt", "instruction", "question")
+# Keeps the numbers of further answers clear of those of records, in the lower 32 bits too: some generators of random
+# numbers are seeded with these alone.
+_ANSWER_STRIDE = (1 << 32) + 1_000_003
 
 
 @dataclass(frozen=True)
@@ -38,20 +41,23 @@ class Answer:
 
 @dataclass
 class AskedConversation:
-    """number: of the record over all sources, from 1. where: its file and line. turns: messages, and None for answers.
+    """record_number: over all sources, from 1. where: its file and line. turns: messages, and None for answers.
+    answer_index: which of several answers to the same record this will be, from 0. number: unlike any other's.
 
     Assistant turns that call tools, or that nobody asked for, stay as they are and are marked as context. key: names what
     is asked, so that a run that goes on notices when the sources have changed.
     """
 
-    number: int
+    record_number: int
     where: str
     turns: list[dict[str, Any] | None]
     tools: Any = None
+    answer_index: int = 0
     num_tokens: int = 0
     done: list[dict[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self.number = self.record_number + self.answer_index * _ANSWER_STRIDE
         text = json.dumps([self.turns, self.tools], sort_keys=True, default=str)
         self.key = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
@@ -73,11 +79,21 @@ class AskedConversation:
 
     def to_record(self) -> dict[str, Any]:
         """The finished conversation."""
-        record: dict[str, Any] = {"id": self.number, "source": self.where, "key": self.key, "messages": self.done}
+        record: dict[str, Any] = {
+            "id": self.record_number,
+            "answer": self.answer_index,
+            "source": self.where,
+            "key": self.key,
+            "messages": self.done,
+        }
         return record if self.tools is None else {**record, "tools": self.tools}
 
+    def another(self, answer_index: int) -> AskedConversation:
+        """The same questions once more, nothing of it answered yet."""
+        return AskedConversation(self.record_number, self.where, list(self.turns), self.tools, answer_index)
 
-def read_asked(value: Any, number: int, where: str) -> AskedConversation:
+
+def read_asked(value: Any, record_number: int, where: str) -> AskedConversation:
     """Read a decoded record; BadRecordError if it asks nothing."""
     if not isinstance(value, dict):
         raise BadRecordError(DropReason.NOT_AN_OBJECT, f"expected an object, got {type(value).__name__}")
@@ -94,7 +110,7 @@ def read_asked(value: Any, number: int, where: str) -> AskedConversation:
         raise BadRecordError(DropReason.EMPTY_CONVERSATION, "nobody asks anything")
     while turns[-1] is not None:
         turns.pop()
-    return AskedConversation(number, where, turns, read_tools(value.get("tools")))
+    return AskedConversation(record_number, where, turns, read_tools(value.get("tools")))
 
 
 def _asks(turns: list[dict[str, Any] | None]) -> bool:

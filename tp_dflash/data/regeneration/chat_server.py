@@ -23,13 +23,15 @@ from tp_dflash.data.regeneration.settings import SamplingSettings
 
 _READ_BYTES = 1 << 16
 _LONGEST_PAUSE = 60.0
+# A run with the next seed must not get this run's second answers again.
+_SEED_STRIDE = 1_000_003
 
 
 class AnswerError(Exception):
     """No answer to this conversation."""
 
 
-class ServerError(Exception):
+class RegenerationError(Exception):
     """No answer to any conversation: the run cannot go on."""
 
 
@@ -80,9 +82,12 @@ class ChatServer:
                     with contextlib.suppress(OSError):
                         connection.sock.shutdown(socket.SHUT_RDWR)
 
-    def answer(self, messages: list[dict[str, Any]], tools: Any = None) -> Answer:
-        """Ask until there is an answer. AnswerError if there will be none, ServerError if there will be none at all."""
-        body = json.dumps(self._request(messages, tools)).encode("utf-8", "replace")
+    def answer(self, messages: list[dict[str, Any]], tools: Any = None, answer_index: int = 0) -> Answer:
+        """Ask until there is an answer. AnswerError if there will be none, RegenerationError if there will be none at all.
+
+        answer_index: several answers to the same messages are sampled with seeds of their own.
+        """
+        body = json.dumps(self._request(messages, tools, answer_index)).encode("utf-8", "replace")
         for attempt in range(self._retries + 1):
             try:
                 return _read_answer(self._post(body))
@@ -94,9 +99,11 @@ class ChatServer:
                 self._check_running()
         raise AnswerError(f"{reason} (after {self._retries + 1} attempts)")
 
-    def _request(self, messages: list[dict[str, Any]], tools: Any) -> dict[str, Any]:
+    def _request(self, messages: list[dict[str, Any]], tools: Any, answer_index: int) -> dict[str, Any]:
         settings = self.settings.to_json()
         settings.pop("thinking", None)
+        if self.settings.seed is not None:
+            settings["seed"] = self.settings.seed + answer_index * _SEED_STRIDE
         request = {**settings, "messages": messages, "stream": False}
         if tools is not None:
             # The answers to be written are words: tools are shown, not called.
@@ -153,7 +160,9 @@ class ChatServer:
             pause = float(retry_after) if retry_after is not None and retry_after.isdigit() else 0.0
             raise _PassingError(detail, pause)
         if status in (401, 403, 404, 405):
-            raise ServerError(f"{self.url}: expected an answer, got {detail}; correct --server, --model or the API key")
+            raise RegenerationError(
+                f"{self.url}: expected an answer, got {detail}; correct --server, --model or the API key"
+            )
         raise AnswerError(detail)
 
 

@@ -24,7 +24,7 @@ Filled = Generator[tuple[AskedConversation, str | None], None, None]
 
 @dataclass(frozen=True)
 class RegenerationCounts:
-    """records: read so far, of which found were answered before, answered now, failed, or bad (asked nothing).
+    """records: read so far, of which bad ask nothing. Of answers: found were there before, answered now, or failed.
 
     cut_off: answered, but ended by max_tokens. tokens: written in this run, as far as they were told.
     """
@@ -45,13 +45,16 @@ class Answerer(Protocol):
 
 
 class Regeneration:
-    """One run over the sources. limit: only the first so many records. counts: what has happened so far."""
+    """One run over the sources. limit: only the first so many records. answers: to each of them. counts: so far."""
 
-    def __init__(self, sources: list[SourceConfig], output: AnswerFile, limit: int | None = None) -> None:
+    def __init__(
+        self, sources: list[SourceConfig], output: AnswerFile, limit: int | None = None, answers: int = 1
+    ) -> None:
         self.counts = RegenerationCounts()
         self._files = list_record_files(sources)
         self._output = output
         self._limit = limit
+        self._answers = answers
 
     def run(
         self, answerer: Answerer, progress: Callable[[RegenerationCounts], None] | None = None
@@ -85,10 +88,12 @@ class Regeneration:
                 self._output.add_failure(where, f"{error}")
                 self._count(bad=1)
                 continue
-            if self._output.has(asked):
-                self._count(found=1)
-            else:
-                yield asked
+            for answer_index in range(self._answers):
+                one = asked.another(answer_index)
+                if self._output.has(one):
+                    self._count(found=1)
+                else:
+                    yield one
 
     def _records(self) -> Iterator[tuple[int, str, bytes | dict[str, Any]]]:
         number = 0

@@ -10,7 +10,7 @@ from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 from tp_dflash.data.regeneration.asked import AskedConversation
-from tp_dflash.data.regeneration.chat_server import AnswerError, ChatServer, ServerError
+from tp_dflash.data.regeneration.chat_server import AnswerError, ChatServer, RegenerationError
 
 _Pending = dict[Future[str | None], AskedConversation]
 
@@ -26,7 +26,7 @@ class ServerAnswerer:
         self._max_failures = max_failures
 
     def fill(self, asked: Iterable[AskedConversation]) -> Generator[tuple[AskedConversation, str | None], None, None]:
-        """ServerError if the server refuses everything or has gone. Leaving early ends what is under way."""
+        """RegenerationError if the server refuses everything or has gone. Leaving early ends what is under way."""
         failures = 0
         with ThreadPoolExecutor(self._concurrency) as threads:
             try:
@@ -53,14 +53,14 @@ class ServerAnswerer:
         """Fill one conversation; the reason if that failed."""
         try:
             while (prompt := conversation.next_prompt()) is not None:
-                conversation.fill(self._server.answer(prompt, conversation.tools))
+                conversation.fill(self._server.answer(prompt, conversation.tools, conversation.answer_index))
         except AnswerError as error:
             return f"{error}"
         return None
 
     def _check(self, failures: int, last: str | None) -> None:
         if failures >= self._max_failures:
-            raise ServerError(
+            raise RegenerationError(
                 f"{self._server.url}: expected answers, got {failures} failures in a row, the last: {last}; look after the "
                 "server and give the same command again"
             )
