@@ -28,7 +28,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
 
 def test_a_job_cut_twice_is_requeued_and_ends_with_the_same_bits(cluster: dict[str, str], tmp_path: Path) -> None:
     """Preemption (a requeue from outside: SIGTERM to all), then the signal before the time limit, then to the end."""
-    changes: dict[str, dict[str, object]] = {"training": {"epochs": 50}, "checkpoint": {"every_steps": 10}}
+    changes: dict[str, dict[str, object]] = {"training": {"epochs": 24}, "checkpoint": {"every_steps": 10}}
     complete(write_config(tmp_path, "whole", PLACEMENT, **changes), 2)
     config, run = write_config(tmp_path, "run", PLACEMENT, **changes), tmp_path / "run"
     job = _submit(cluster, tmp_path, config)
