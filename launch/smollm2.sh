@@ -5,6 +5,8 @@
 set -euo pipefail
 # shellcheck source=launch/environment.sh
 . "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
+# shellcheck source=launch/torchrun.sh
+. "$root/launch/torchrun.sh"
 install_environment "quickstart,plot"
 data=data/smollm2 model=models/smollm2-135m
 mkdir -p "$data/answers"
@@ -27,11 +29,9 @@ answer() {
         --max-tokens 256 --batch-size 512 --devices "${DEVICES:-cuda:0,cuda:0,cuda:0}" "${@:3}"
 }
 answer train greedy --temperature 0
-answer train sampled-1 --temperature 0.8 --top-k 50 --seed 1
-answer train sampled-2 --temperature 0.8 --top-k 50 --seed 2
-cat "$data"/answers/sampled-[12].jsonl >"$data/answers/sampled.jsonl"
+answer train sampled --temperature 0.8 --top-k 50 --seed 1 --answers 2
 answer indistribution indistribution --temperature 0
 
-torchrun --standalone --nproc-per-node 1 -m tp_dflash train launch/configs/smollm2.toml "$@"
+run_with_signals torchrun --standalone --nproc-per-node 1 --shutdown-timeout 300 -m tp_dflash train launch/configs/smollm2.toml "$@"
 python -m launch.smollm2.evaluations --run runs/smollm2
 python -m launch.smollm2.results --run runs/smollm2

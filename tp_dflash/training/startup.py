@@ -32,7 +32,9 @@ def startup_lines(context: RunContext) -> list[str]:
         f"{course.total_steps} in all, from step {course.cursor.step}",
     ]
     if context.data.validation is None and (config.data.validation or config.data.validation_fraction):
-        lines.append("validation: no documents came out of data.validation or data.validation_fraction; none are judged")
+        lines.append(
+            "validation: no documents came out of data.validation or data.validation_fraction; none are judged"
+        )
     if context.checkpoint is not None:
         lines.append(f"continued from {context.checkpoint.path}")
     return lines
