@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,43 @@ def test_streamed_tensor_parallel_ranks_train_the_same_drafter(folder: Path, exp
     got = _exported(folder, "parallel", 4, placement)
     for name, value in expected.items():
         assert torch.allclose(got[name], value, atol=1e-6, rtol=0), name
+
+
+def _losses(run: Path) -> list[float]:
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [line["loss"] for line in lines if "loss" in line]
+
+
+def test_two_ranks_that_hold_one_target_train_the_same_drafter(folder: Path, expected: dict[str, torch.Tensor]) -> None:
+    """Two targets of two ranks each, decoding included; then two ranks go on with what one whole target began."""
+    shared = {"target": "0-3", "drafter": "4", "target_tensor_parallel": 2}
+    prompts = [{"name": "held out", "path": str(folder / "prompts.jsonl")}]
+    evaluation = {"prompts": prompts, "max_new_tokens": 8, "before_training": True, "every_steps": 4}
+    got = _exported(folder, "shared", 5, shared, training={"accumulation": 2}, evaluation=evaluation)
+    for name, value in expected.items():
+        assert torch.allclose(got[name], value, atol=1e-6, rtol=0), name
+    assert _losses(folder / "shared") == pytest.approx(_losses(folder / "alone"), rel=1e-5)
+    assert json.loads((folder / "shared" / "report.json").read_text())["acceptance_after"] >= 1
+
+
+def test_a_target_on_more_ranks_goes_on_where_a_whole_one_was(folder: Path, expected: dict[str, torch.Tensor]) -> None:
+    keep = {"every_steps": 3, "keep_last": 9}
+    _exported(folder, "whole", 2, {"target": "0", "drafter": "1"}, training={"accumulation": 2}, checkpoint=keep)
+    for checkpoint in (folder / "whole" / "checkpoints").iterdir():
+        if checkpoint.name != "step-00000003":
+            shutil.rmtree(checkpoint)
+    placement = {"target": "0,1", "drafter": "2", "target_tensor_parallel": 2}
+    got = _exported(folder, "whole", 3, placement, training={"accumulation": 2}, checkpoint=keep)
+    for name, value in expected.items():
+        assert torch.allclose(got[name], value, atol=1e-6, rtol=0), name
+
+
+def test_heads_that_do_not_share_out_end_every_rank(folder: Path) -> None:
+    placement = {"target": "0-2", "drafter": "3", "target_tensor_parallel": 3}
+    with pytest.raises(
+        AssertionError, match=r"key/value heads: expected a size that 3 target ranks share evenly, got 2"
+    ):
+        run_ranks(train_rank, 4, settings(folder, "cut-heads", placement))
 
 
 def test_a_run_leaves_its_report_metrics_and_description(folder: Path) -> None:

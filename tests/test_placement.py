@@ -24,6 +24,18 @@ def test_drafter_state_is_spread_over_all_nodes_or_copied_on_each() -> None:
     assert _place(3, **settings, drafter_shards="node").shard_groups == ((1, 2),)
 
 
+def test_target_ranks_in_a_row_hold_one_target_and_the_first_sends() -> None:
+    placement = _place(12, 6, target="0-3", drafter="4,5", target_tensor_parallel=2)
+    assert placement.target_groups == ((0, 1), (2, 3), (6, 7), (8, 9))
+    assert placement.targets == (0, 2, 6, 8)
+    assert placement.target_group_of(9) == (8, 9)
+    assert {target for target, _ in placement.stream_pairs} == {0, 2, 6, 8}
+    work = Counter(placement.target_of(pack) for pack in range(400))
+    assert set(work.values()) == {100}
+    with pytest.raises(ValueError, match="rank 4"):
+        placement.target_group_of(4)
+
+
 def test_gpus_become_local_ranks_in_ascending_order() -> None:
     placement = _place(7, target="0-4", drafter="6,7", tensor_parallel=2)
     assert placement.targets == (0, 1, 2, 3, 4)
@@ -84,6 +96,8 @@ def test_features_stay_on_their_node_and_targets_share_the_work() -> None:
         ({"target": "0-4", "drafter": "4,5"}, 6, r"got 4 in both"),
         ({"target": "0", "drafter": "1-3", "tensor_parallel": 2}, 4, r"divisor of 3 drafter GPUs"),
         ({"target": "0", "drafter": "1-4", "head": "1-5", "tensor_parallel": 2}, 6, r"1 head-only GPUs evenly"),
+        ({"target": "0-4", "drafter": "5", "target_tensor_parallel": 2}, 6, r"divisor of 5 target GPUs, got 2"),
+        ({"drafter": "0,1", "target_tensor_parallel": 2}, 2, r"expected 1 where every drafter rank hosts the target"),
         ({"target": "zero", "drafter": "1"}, 2, r'placement.target: expected GPU numbers such as "0-4"'),
         ({"target": "0", "drafter": "1,1"}, 2, r"expected each GPU once"),
         ({"target": "3-1", "drafter": "0"}, 2, r"correct the part '3-1'"),

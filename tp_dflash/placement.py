@@ -47,17 +47,20 @@ class HeadGroup:
 class Placement:
     """Every rank's place. Build it with ``Placement.resolve``.
 
-    copies_by_node: every node holds a whole copy of the drafter's state, in shards over its own drafter ranks.
+    target_groups: ranks that hold one target together, ascending, a group a target; the first computes and sends, the others
+    follow. copies_by_node: every node holds a whole copy of the drafter's state, in shards over its own drafter ranks.
     """
 
     places: tuple[RankPlace, ...]
     head_groups: tuple[HeadGroup, ...]
+    target_groups: tuple[tuple[int, ...], ...]
     num_nodes: int
     copies_by_node: bool
 
     @cached_property
     def targets(self) -> tuple[int, ...]:
-        return tuple(place.rank for place in self.places if place.is_target)
+        """The rank of every target that computes packs: the first of its group."""
+        return tuple(group[0] for group in self.target_groups)
 
     @cached_property
     def drafters(self) -> tuple[int, ...]:
@@ -86,12 +89,19 @@ class Placement:
                 return group
         raise ValueError(f"expected a rank with a head shard, got rank {rank} ({self.places[rank].role})")
 
+    def target_group_of(self, rank: int) -> tuple[int, ...]:
+        """The target group that ``rank`` belongs to; ValueError if it holds no target."""
+        for group in self.target_groups:
+            if rank in group:
+                return group
+        raise ValueError(f"expected a rank with a target, got rank {rank} ({self.places[rank].role})")
+
     def drafter_of(self, pack_id: int) -> int:
         """Drafter rank that trains on a pack: pack i belongs to drafter i mod (number of drafters)."""
         return self.drafters[pack_id % len(self.drafters)]
 
     def target_of(self, pack_id: int) -> int:
-        """Target rank that computes a pack, on the drafter's own node so that features stay inside it.
+        """Target rank that computes a pack (the first of its group), on the drafter's own node so that features stay inside it.
 
         The packs of a node, in order, go round its targets: on one node, pack i belongs to target i mod (number of targets).
         """
@@ -132,7 +142,13 @@ class Placement:
             for local, gpu in enumerate(gpus)
         )
         groups = [group for node in range(num_nodes) for group in _head_groups(places, node, config.tensor_parallel)]
-        return Placement(places, tuple(groups), num_nodes, config.drafter_shards == "node")
+        return Placement(
+            places,
+            head_groups=tuple(groups),
+            target_groups=_target_groups(places, config.target_tensor_parallel),
+            num_nodes=num_nodes,
+            copies_by_node=config.drafter_shards == "node",
+        )
 
 
 def _parse_roles(config: PlacementConfig) -> tuple[set[int], set[int], set[int]]:
@@ -144,6 +160,7 @@ def _parse_roles(config: PlacementConfig) -> tuple[set[int], set[int], set[int]]
             f"placement: expected target GPUs apart from drafter and head GPUs, got {_listed(sorted(targets & heads))} in both; "
             'move them or set placement.target = "colocated"'
         )
+    _check_target_groups(config, len(targets))
     groups, rest = divmod(len(drafters), config.tensor_parallel)
     if rest or len(heads - drafters) % groups:
         raise PlacementError(
@@ -151,6 +168,26 @@ def _parse_roles(config: PlacementConfig) -> tuple[set[int], set[int], set[int]]
             f"{len(heads - drafters)} head-only GPUs evenly, got {config.tensor_parallel}; change one of them"
         )
     return targets, drafters, heads
+
+
+def _check_target_groups(config: PlacementConfig, num_targets: int) -> None:
+    together = config.target_tensor_parallel
+    if config.target == "colocated" and together > 1:
+        raise PlacementError(
+            f"placement.target_tensor_parallel: expected 1 where every drafter rank hosts the target, got {together}; give the "
+            "target GPUs of its own in placement.target"
+        )
+    if num_targets % together:
+        raise PlacementError(
+            f"placement.target_tensor_parallel: expected a divisor of {num_targets} target GPUs, got {together}; change one of "
+            "them"
+        )
+
+
+def _target_groups(places: tuple[RankPlace, ...], together: int) -> tuple[tuple[int, ...], ...]:
+    """So many target ranks in a row; a node has a multiple of them, so that none spans two nodes."""
+    ranks = [place.rank for place in places if place.is_target]
+    return tuple(tuple(ranks[first : first + together]) for first in range(0, len(ranks), together))
 
 
 def _head_groups(places: tuple[RankPlace, ...], node: int, tensor_parallel: int) -> list[HeadGroup]:

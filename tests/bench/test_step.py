@@ -38,8 +38,8 @@ SETTINGS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def _bench(rank: int, placement: dict[str, Any], part: str, out: str) -> None:
-    config = parse_config({**SETTINGS, "placement": placement})
+def _bench(rank: int, placement: dict[str, Any], part: str, out: str, changes: dict[str, Any]) -> None:
+    config = parse_config({**SETTINGS, "placement": placement, **changes})
     world = dist.get_world_size()
     bench = StepBench(
         config=config,
@@ -57,9 +57,11 @@ def _bench(rank: int, placement: dict[str, Any], part: str, out: str) -> None:
     {"steps": bench.run_steps, "drafter": bench.run_drafter, "target": bench.run_target}[part]()
 
 
-def _figures(tmp_path: Path, world: int, placement: dict[str, Any], part: str) -> dict[str, Any]:
+def _figures(
+    tmp_path: Path, world: int, placement: dict[str, Any], part: str, changes: dict[str, Any] | None = None
+) -> dict[str, Any]:
     out = tmp_path / "step.json"
-    run_ranks(_bench, world, placement, part, str(out))
+    run_ranks(_bench, world, placement, part, str(out), changes or {})
     return json.loads(out.read_text(encoding="utf-8"))
 
 
@@ -73,6 +75,20 @@ def test_whole_steps_over_a_stream_give_rates_memory_and_a_picture(tmp_path: Pat
     assert len(drafter["step_ends"]) == len(drafter["step_tokens"]) == 3
     assert sorted(drafter["step_ends"]) == drafter["step_ends"]
     assert (tmp_path / "steps-timeline.png").stat().st_size > 1000
+
+
+def test_two_ranks_that_hold_one_target_are_measured_as_one(tmp_path: Path) -> None:
+    shape = {**SETTINGS["target"]["shape"], "num_key_value_heads": 2}
+    content = _figures(
+        tmp_path,
+        3,
+        {"target": "0,1", "drafter": "2", "target_tensor_parallel": 2},
+        "steps",
+        {"target": {**SETTINGS["target"], "shape": shape}},
+    )
+    leader, follower, _ = content["parts"]["steps"]["measured"]["ranks"]
+    assert leader["streamed_gb"] > follower["streamed_gb"] == 0
+    assert follower["peak_gib"] <= leader["peak_gib"]
 
 
 def test_parts_add_to_one_file_and_one_calibration(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.planner.plans import COLOCATED, ONE_AND_ONE, verdict_of
+from tp_dflash.planner import plan_text, predict_time
 from tp_dflash.planner.byte_sizes import GIB
 from tp_dflash.planner.role_plan import RolePlan
 
@@ -108,6 +109,29 @@ def test_a_head_only_rank_holds_a_shard_and_chunks_alone() -> None:
     assert _bytes(head, "activations") == 0
     assert head.peak_moment == "head"
     assert _bytes(_role(verdict, "drafter"), "lm_head shard") == 82774 * 5120 * 2
+
+
+def test_ranks_that_share_a_target_hold_its_norms_and_table_whole() -> None:
+    settings = ("placement.target=0-3", "placement.drafter=4,5")
+    whole, shared = (verdict_of(settings=(*settings, f"placement.target_tensor_parallel={n}")) for n in (1, 4))
+    table_and_norms = 248320 * 5120 + 64 * (2 * 128 + 2 * 5120) + 5120
+    first, second = (_bytes(_role(verdict, "target"), "target weights") // 2 for verdict in (whole, shared))
+    assert second - table_and_norms == (first - table_and_norms) / 4
+    assert (whole.sizes.num_targets, shared.sizes.num_targets) == (4, 1)
+    alone, together = (predict_time(verdict.sizes, verdict.calibration).target for verdict in (whole, shared))
+    exchange = 2 * 64 * 65536 * 5120 * 2 * 1.5 / 300e9
+    assert together == pytest.approx(alone / 4 + exchange)
+    assert "1 target(s) of 4 ranks each" in plan_text(shared)
+
+
+def test_a_target_that_is_too_large_is_spread_over_more_gpus() -> None:
+    small = ("data.token_budget=8192", "data.max_length=2048", "target.tokens_per_forward=2048", "anchors.per_pack=256")
+    verdict = verdict_of(settings=("placement.target=0", "placement.drafter=6,7", *small), memory="48GiB")
+    remedy = next(tried for tried in verdict.tried if "each target over" in tried.remedy.name)
+    assert remedy.fits
+    assert remedy.remedy.changes == {"placement.target_tensor_parallel": 2, "placement.target": "0,1"}
+    changes = ("placement.target_tensor_parallel=2", "placement.target=0,1")
+    assert verdict_of(settings=("placement.drafter=6,7", *small, *changes), memory="48GiB").fits
 
 
 def test_accumulation_keeps_gradients_through_the_backward_pass() -> None:

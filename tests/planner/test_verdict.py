@@ -40,7 +40,7 @@ def test_remedies_save_what_they_say_and_together_they_fit() -> None:
 
 
 def test_nothing_helps_a_target_that_is_larger_than_the_gpu() -> None:
-    verdict = verdict_of(memory="30GiB")
+    verdict = verdict_of(memory="8GiB")
     assert verdict.together is None
     assert verdict.largest_anchors == 0
     assert "No combination" in plan_text(verdict)

@@ -184,10 +184,10 @@ def test_the_sentence_follows_the_shares() -> None:
     base = StreamMeters(packs=10, empty_packs=0, bytes=1000, elapsed=10.0, target_waited=0.1, drafter_waited=0.1)
     assert bottleneck(base, 2) == "balanced: drafters wait 1% of the time, targets 1%, 0.0 MB/s"
     targets = bottleneck(dataclasses.replace(base, drafter_waited=5.0), 2)
-    assert "2 target ranks do the work of 4.0 that would keep up" in targets
+    assert "2 targets do the work of 4.0 that would keep up" in targets
     drafters = bottleneck(dataclasses.replace(base, target_waited=5.0), 4)
     assert "the drafters are the bottleneck" in drafters
-    assert "2.0 of 4 target ranks would keep up" in drafters
+    assert "2.0 of 4 targets would keep up" in drafters
     later = dataclasses.replace(base, packs=15, bytes=1600, elapsed=12.0, drafter_waited=1.1)
     assert later.since(base) == StreamMeters(5, 0, 600, 2.0, 0.0, 1.0)
     assert later.since(base).bytes_per_second == 300

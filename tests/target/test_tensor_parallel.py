@@ -36,13 +36,13 @@ SPLIT: dict[int, Kinds] = {
 }
 REFUSED: dict[int, Kinds] = {
     2: {
-        "layers.0.mlp.gate_proj: expected a width that 2 target ranks share evenly, got 25": (
+        "layers.0.mlp.gate_proj: expected a size that 2 target ranks share evenly, got 25": (
             "llama",
             {"intermediate_size": 25},
         ),
-        "run this target on one GPU a rank": ("mixtral", {"num_local_experts": 2}),
+        "set placement.target_tensor_parallel = 1": ("mixtral", {"num_local_experts": 2}),
     },
-    3: {"key/value heads: expected a width that 3 target ranks share evenly, got 2": ("llama", {})},
+    3: {"key/value heads: expected a size that 3 target ranks share evenly, got 2": ("llama", {})},
 }
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from safetensors.torch import load_file
 
 from tests.ranks import run_ranks
 from tests.whole_runs import make_folder, settings, train_rank
@@ -67,6 +68,19 @@ def test_online_and_cached_losses_are_equal(tmp_path: Path) -> None:
     assert len(got) == len(expected) == 6
     assert got[:3] == expected[:3], "packs of the first epoch are those that the cache was computed from"
     assert got[3:] == pytest.approx(expected[3:], rel=1e-4)
+
+
+def test_two_ranks_that_hold_one_target_write_its_features(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path)
+    whole = settings(folder, "whole", {"target": "0", "drafter": "1"})
+    shared = settings(folder, "shared", {"target": "0,1", "drafter": "2", "target_tensor_parallel": 2})
+    run_ranks(write_rank, 1, whole, str(folder / "by-one"))
+    run_ranks(write_rank, 2, shared, str(folder / "by-two"))
+    (expected,), (got,) = (list((folder / name).glob("*.safetensors")) for name in ("by-one", "by-two"))
+    for name, tensor in load_file(expected).items():
+        torch.testing.assert_close(load_file(got)[name], tensor, rtol=1e-5, atol=1e-5)
+    with pytest.raises(AssertionError, match="expected a divisor of 3 ranks, got 2"):
+        run_ranks(write_rank, 3, shared, str(folder / "by-three"))
 
 
 def test_target_ranks_and_cached_features_do_not_go_together() -> None:

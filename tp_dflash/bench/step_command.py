@@ -110,7 +110,7 @@ class StepBench:
         target = load_target(context)
         forget_peak(context.device)
         alone = time_target(context, target, list(range(self.steps)))
-        flops = target_flops(self.sizes) * alone.tokens / self.sizes.tokens
+        flops = target_flops(self.sizes) / self.sizes.target_ranks * alone.tokens / self.sizes.tokens
         memory = read_memory(self.rank, context.place.role, context.device)
         if self.rank:
             return

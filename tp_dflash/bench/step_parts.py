@@ -101,15 +101,24 @@ def made_up_features(context: RunContext, layout: BlockLayout) -> FeatureBatch:
 
 
 def time_target(context: RunContext, target: Target, pack_ids: Sequence[int]) -> TargetAlone:
-    """The target over these packs of the first epoch, features written into two buffers in turn as a sender has them."""
+    """The target over these packs of the first epoch, features written into two buffers in turn as a sender has them.
+
+    On several ranks that hold one target together, all of them take part; the first has the features.
+    """
     layouts = [layout_of(context, pack_id) for pack_id in pack_ids]
     slots = [Slot(payload_shapes(context), context.device) for _ in range(2)]
 
-    def all_packs() -> None:
-        for index, layout in enumerate(layouts):
-            target.features(layout, slots[index % 2].batch(layout))
+    def compute(index: int) -> None:
+        if context.leads_target:
+            target.features(layouts[index], slots[index % 2].batch(layouts[index]))
+        else:
+            target.follow(layouts[index])
 
-    target.features(layouts[0], slots[0].batch(layouts[0]))
+    def all_packs() -> None:
+        for index in range(len(layouts)):
+            compute(index)
+
+    compute(0)
     seconds = seconds_of(all_packs, context.device)
     return TargetAlone(seconds, sum(layout.pack.num_tokens for layout in layouts))
 

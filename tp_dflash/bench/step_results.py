@@ -95,8 +95,8 @@ def calibrate_drafter(
 
 
 def calibrate_target(seconds: float, tokens: int, sizes: RunSizes, calibration: Calibration) -> Calibration:
-    """Rate of the target's forward from so many tokens."""
-    flops = target_flops(sizes) * tokens / sizes.tokens
+    """Rate of the target's forward from so many tokens, for each GPU."""
+    flops = target_flops(sizes) / sizes.target_ranks * tokens / sizes.tokens
     return calibration.model_copy(update={"target_tflops": flops / _TERA / seconds})
 
 

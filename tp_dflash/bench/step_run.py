@@ -16,7 +16,7 @@ from tp_dflash.bench.spans import Span, SpanRecorder
 from tp_dflash.bench.step_memory import MemoryReading, forget_peak, read_memory
 from tp_dflash.bench.step_parts import TargetAlone, time_target
 from tp_dflash.bench.step_phases import RecordedSource, RecordedTarget, mark_phases
-from tp_dflash.streams import CachedFeatures, FeatureReceiver, FeatureSender, LocalFeatures, StreamMeters
+from tp_dflash.streams import CachedFeatures, FeatureReceiver, LocalFeatures, StreamMeters
 from tp_dflash.target import Target
 from tp_dflash.training.drafter_loop import DrafterLoop, StepDone
 from tp_dflash.training.drafter_role import build_step
@@ -24,7 +24,14 @@ from tp_dflash.training.head_only_role import HeadOnlyRole
 from tp_dflash.training.pack_feed import PackFeed
 from tp_dflash.training.run_context import RunContext
 from tp_dflash.training.target_loop import run_target
-from tp_dflash.training.target_role import load_target, open_source, payload_shapes
+from tp_dflash.training.target_role import (
+    FollowingTarget,
+    load_target,
+    open_sender,
+    open_source,
+    payload_shapes,
+    target_feed,
+)
 
 STEP_DONE = "step done"
 WAIT = "wait for features"
@@ -59,7 +66,7 @@ def run_steps(context: RunContext, warmup: int) -> list[RankReading]:
     elif target is not None:
         run.prepare_target(target)
     _barrier(context)
-    alone = time_target(context, target, _measured_packs(context, warmup)) if target is not None else None
+    alone = _target_alone(context, target, warmup) if target is not None else None
     _barrier(context)
     forget_peak(context.device)
     run.recorder.start()
@@ -144,18 +151,15 @@ class _RankRun:
 
     def prepare_target(self, target: Target) -> None:
         """Both ends of the streams are opened before the first barrier: each waits for the other's contract."""
-        context = self.context
-        self.sender = FeatureSender(
-            RecordedTarget(target, self.recorder).features,
-            {drafter: group for (_, drafter), group in context.groups.streams.items()},
-            context.placement.drafter_of,
-            payload_shapes(context),
-            context.device,
-            context.config.training.timeout_seconds,
-        )
+        recorded = RecordedTarget(target, self.recorder)
+        self.sender = open_sender(self.context, recorded.features) if self.context.leads_target else None
+        self.following = FollowingTarget(target)
 
     def serve(self) -> None:
-        feed = self._feed(lambda pack_id: self.context.placement.target_of(pack_id) == self.context.rank)
+        feed = target_feed(self.context)
+        if self.sender is None:
+            run_target(feed, self.following, lambda _: False)
+            return
         with self.sender:
             run_target(feed, self.sender, lambda _: False)
         self.recorder.enter("end")
@@ -195,11 +199,13 @@ class _RankRun:
         self.streamed = meters.bytes
 
 
-def _measured_packs(context: RunContext, warmup: int) -> list[int]:
-    """This target's packs of the steps that are measured."""
-    steps = list(context.course.steps())[warmup:]
-    packs = [pack_id for step in steps for pack_id in step.pack_ids]
-    return [pack_id for pack_id in packs if context.placement.target_of(pack_id) == context.rank]
+def _target_alone(context: RunContext, target: Target, warmup: int) -> TargetAlone | None:
+    """This target's packs of the steps that are measured, timed by the rank that leads it."""
+    placement, steps = context.placement, list(context.course.steps())[warmup:]
+    leader = placement.target_group_of(context.rank)[0]
+    packs = [pack_id for step in steps for pack_id in step.pack_ids if placement.target_of(pack_id) == leader]
+    alone = time_target(context, target, packs)
+    return alone if context.leads_target else None
 
 
 def _barrier(context: RunContext) -> None:

@@ -24,6 +24,12 @@ class PlacementConfig(Section):
         None,
         description="GPUs that own a shard of the lm_heads. Those that are not drafter GPUs own a shard without a drafter copy. Default: the drafter GPUs.",
     )
+    target_tensor_parallel: int = Field(
+        1,
+        ge=1,
+        description="Target GPUs that hold one target together, for one that is too large for a GPU: its projections are split "
+        "over each so many target GPUs in a row, and the first of them sends the features.",
+    )
     tensor_parallel: int = Field(
         1,
         ge=1,

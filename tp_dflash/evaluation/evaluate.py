@@ -66,7 +66,7 @@ def evaluate_drafter(
         _warm_up(decoder, prompt_sets)
         if settings.tree_stop == "cost" and settings.tree_budget is not None:
             cost = measure_cost(decoder, prompt_sets[0].prompts[0], settings.tree_budget)
-            decoder.rules = replace(decoder.rules, tree_cost=cost)
+            decoder.rules = replace(decoder.rules, tree_cost=_first_ones(cost, target.group))
         reports, first_key = [], 0
         offline = (
             offline_acceptance(
@@ -180,6 +180,14 @@ def _warm_up(decoder: Decoder, prompt_sets: Sequence[PromptSet]) -> None:
     decoder.speculative([prompt], [0], Stopwatch(decoder.target.device))
     decoder.plain([prompt], [0], Stopwatch(decoder.target.device))
     decoder.rules = rules
+
+
+def _first_ones(cost: ForwardCost, group: ProcessGroup | None) -> ForwardCost:
+    """What the first of the ranks that hold the target together measured: all of them must draw the same trees."""
+    told = [cost]
+    if group is not None:
+        dist.broadcast_object_list(told, group_src=0, group=group)
+    return told[0]
 
 
 @torch.inference_mode()

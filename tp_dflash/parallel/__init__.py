@@ -5,7 +5,7 @@ below asks for a global rank. Nothing here knows what is sent.
 """
 
 from tp_dflash.parallel.device import pick_device, synchronise
-from tp_dflash.parallel.groups import Groups, open_groups
+from tp_dflash.parallel.groups import Groups, open_groups, open_rows
 from tp_dflash.parallel.lookout import Lookout, Neighbourhood, silence_of
 from tp_dflash.parallel.stopping import StopRequests
 
@@ -15,6 +15,7 @@ __all__ = [
     "Neighbourhood",
     "StopRequests",
     "open_groups",
+    "open_rows",
     "pick_device",
     "silence_of",
     "synchronise",

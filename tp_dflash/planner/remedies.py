@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from tp_dflash.config.run import RunConfig
 from tp_dflash.planner.run_sizes import RunSizes
+from tp_dflash.target import check_shares
 
 _SMALLEST_CHUNK = 256
 _GPUS_A_NODE = 8
@@ -34,6 +35,8 @@ def remedies(sizes: RunSizes, role: str) -> Iterator[Remedy]:
     """Everything that may help ranks of ``role``, cheapest first."""
     if "target" in role:
         yield from _smaller_forward(sizes.config)
+    if role == "target":
+        yield from _wider_targets(sizes)
     if role != "target":
         yield from _smaller_chunks(sizes)
     if "drafter" in role:
@@ -52,6 +55,32 @@ def _smaller_forward(config: RunConfig) -> Iterator[Remedy]:
             {"target.tokens_per_forward": max(tokens // 2, config.data.max_length)},
             "more, smaller matrix products",
         )
+
+
+def _wider_targets(sizes: RunSizes) -> Iterator[Remedy]:
+    """One target over more GPUs: those that there are, or else spare ones with them."""
+    gpus = RunSizes.target_gpus(sizes.config)
+    spare = sorted(set(range(_GPUS_A_NODE)) - RunSizes.gpus(sizes.config))
+    for ranks in range(sizes.target_ranks + 1, _GPUS_A_NODE):
+        missing = -len(gpus) % ranks
+        if missing > len(spare) or not _can_split(sizes, ranks):
+            continue
+        changes: dict[str, object] = {"placement.target_tensor_parallel": ranks}
+        cost = "fewer targets, two sums over its GPUs a layer"
+        if missing:
+            changes["placement.target"] = _listed(sorted(gpus | set(spare[:missing])))
+            cost = f"{missing} more GPU(s) a node, two sums over a target's GPUs a layer"
+        yield Remedy(f"each target over {ranks} GPUs", changes, cost)
+        return
+
+
+def _can_split(sizes: RunSizes, ranks: int) -> bool:
+    try:
+        check_shares(sizes.facts, ranks)
+        sizes.decoder.share(ranks)
+    except ValueError:
+        return False
+    return True
 
 
 def _smaller_chunks(sizes: RunSizes) -> Iterator[Remedy]:

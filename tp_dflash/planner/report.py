@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from tp_dflash.planner.byte_sizes import GIB, in_gib
 from tp_dflash.planner.head_memory import dense_loss_bytes
 from tp_dflash.planner.role_plan import RolePlan
+from tp_dflash.planner.run_sizes import RunSizes
 from tp_dflash.planner.step_time import StepTime, predict_time, stream_gb_per_second
 from tp_dflash.planner.sweep import SweepPoint
 from tp_dflash.planner.verdict import Verdict
@@ -34,9 +35,15 @@ def _headline(verdict: Verdict) -> str:
         f"T = {sizes.tokens:,} tokens a pack, A = {sizes.anchors:,} anchors x B = {shape.block_size}: N = {sizes.rows:,} block "
         f"rows, at most {sizes.most_teacher_rows:,} teacher rows; D = {shape.hidden_size:,}, V = {sizes.facts.vocab_size:,}, "
         f"K = {len(shape.target_layer_ids)} taps at {list(shape.target_layer_ids)}\n"
-        f"{sizes.num_targets} target, {sizes.num_drafters} drafter ranks, head over {sizes.head_ranks}, "
+        f"{_targets(sizes)}, {sizes.num_drafters} drafter ranks, head over {sizes.head_ranks}, "
         f"{sizes.placement.num_nodes} node(s)"
     )
+
+
+def _targets(sizes: RunSizes) -> str:
+    if sizes.target_ranks == 1:
+        return f"{sizes.num_targets} target"
+    return f"{sizes.num_targets} target(s) of {sizes.target_ranks} ranks each"
 
 
 def _role_table(role: RolePlan) -> str:

@@ -12,7 +12,7 @@ from tp_dflash.config.run import RunConfig
 from tp_dflash.drafter import DrafterShape, check_mask_token
 from tp_dflash.placement import Placement, parse_gpus
 from tp_dflash.planner.decoder_parameters import DecoderParameters
-from tp_dflash.target import TargetFacts, read_target_facts
+from tp_dflash.target import TargetFacts, check_shares, read_target_facts
 
 _BYTES = {"bfloat16": 2, "float32": 4}
 
@@ -33,7 +33,7 @@ class RunSizes:
         facts = read_target_facts(config.target)
         shape = DrafterShape.of(config.drafter, facts)
         check_mask_token(shape.mask_token_id, facts.vocab_size, facts.special_token_ids)
-        _check_target(facts)
+        _check_target(facts, config.placement.target_tensor_parallel)
         _check_pack(config, facts)
         return RunSizes(config, placement, facts, shape, DecoderParameters(config.target, facts))
 
@@ -41,6 +41,7 @@ class RunSizes:
         """The same target under other settings: facts are read again only where the target section changed."""
         if config.target.path != self.config.target.path or config.target.shape != self.config.target.shape:
             return RunSizes.of(config, placement)
+        _check_target(self.facts, config.placement.target_tensor_parallel)
         return RunSizes(config, placement, self.facts, DrafterShape.of(config.drafter, self.facts), self.decoder)
 
     @staticmethod
@@ -55,10 +56,15 @@ class RunSizes:
         return drafters | (parse_gpus("placement.head", config.placement.head) if config.placement.head else set())
 
     @staticmethod
+    def target_gpus(config: RunConfig) -> set[int]:
+        """Local GPU numbers that run the target; those that train where it is colocated."""
+        target = config.placement.target
+        return RunSizes.drafter_gpus(config) if target == "colocated" else parse_gpus("placement.target", target)
+
+    @staticmethod
     def gpus(config: RunConfig) -> set[int]:
         """All local GPU numbers that the placement uses: as many as a node must have ranks."""
-        target = config.placement.target
-        return RunSizes.head_gpus(config) | (set() if target == "colocated" else parse_gpus("placement.target", target))
+        return RunSizes.head_gpus(config) | RunSizes.target_gpus(config)
 
     @property
     def tokens(self) -> int:
@@ -109,6 +115,11 @@ class RunSizes:
         return len(self.placement.targets)
 
     @property
+    def target_ranks(self) -> int:
+        """Ranks that hold one target together."""
+        return self.config.placement.target_tensor_parallel
+
+    @property
     def head_ranks(self) -> int:
         """Ranks that share one copy of the lm_heads."""
         return len(self.placement.head_groups[0].ranks)
@@ -134,13 +145,19 @@ class RunSizes:
         return self.decoder.total
 
     @property
+    def target_share(self) -> int:
+        """Those of them that one rank holds."""
+        return self.decoder.share(self.target_ranks)
+
+    @property
     def layer_parameters(self) -> int:
         """Parameters of one drafter layer."""
         root = (self.shape.feature_size + 2) * self.shape.hidden_size
         return (self.shape.num_parameters - root) // self.shape.num_layers
 
 
-def _check_target(facts: TargetFacts) -> None:
+def _check_target(facts: TargetFacts, num_ranks: int) -> None:
+    check_shares(facts, num_ranks)
     if facts.num_heads % facts.num_kv_heads:
         raise ValueError(
             f"{facts.name}: expected query heads in whole groups, got {facts.num_heads} over {facts.num_kv_heads} key/value "

@@ -19,7 +19,7 @@ _TERA, _GIGA = 1e12, 1e9
 
 @dataclass(frozen=True)
 class StepTime:
-    """Seconds. target: one pack on one target rank. drafter_*: one pack on one drafter rank; update: once a step."""
+    """Seconds. target: one pack on one target, of one rank or several. drafter_*: one pack on one drafter rank; update: once a step."""
 
     target: float
     drafter_layers: float
@@ -77,7 +77,7 @@ def predict_time(sizes: RunSizes, calibration: Calibration) -> StepTime:
     """Times of the phases; see the functions for what is counted."""
     head_tflop = head_flops(sizes) / sizes.head_ranks * sizes.row_ranks / _TERA
     return StepTime(
-        target=target_flops(sizes) / _TERA / calibration.target_tflops,
+        target=_target_seconds(sizes, calibration),
         drafter_layers=layer_flops(sizes) / _TERA / calibration.drafter_tflops,
         drafter_attention=attention_flops(sizes) / _TERA / calibration.attention_tflops,
         head=head_tflop / calibration.head_tflops,
@@ -88,6 +88,14 @@ def predict_time(sizes: RunSizes, calibration: Calibration) -> StepTime:
         accumulation=sizes.config.training.accumulation,
         colocated=sizes.placement.colocated,
     )
+
+
+def _target_seconds(sizes: RunSizes, calibration: Calibration) -> float:
+    """Work shared by the ranks of a target, and two sums over them a layer: a ring moves 2 (p - 1) / p of D numbers a token."""
+    ranks, facts = sizes.target_ranks, sizes.facts
+    summed = 2 * facts.num_layers * sizes.tokens * facts.hidden_size * sizes.target_bytes
+    exchange = summed * 2 * (ranks - 1) / ranks / calibration.node_gb_per_s / _GIGA
+    return target_flops(sizes) / ranks / _TERA / calibration.target_tflops + exchange
 
 
 def target_flops(sizes: RunSizes) -> float:

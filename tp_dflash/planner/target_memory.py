@@ -10,19 +10,23 @@ PACKS_ON_TARGET = 2
 
 
 def weight_line(sizes: RunSizes) -> MemoryLine:
-    count, width = sizes.target_parameters, sizes.target_bytes
-    return MemoryLine("target weights", count * width, f"{count:,} parameters without lm_head x {width} B")
+    count, held, width = sizes.target_parameters, sizes.target_share, sizes.target_bytes
+    words = f"{count:,} parameters without lm_head"
+    if sizes.target_ranks > 1:
+        words += f", projections / {sizes.target_ranks} ranks: {held:,}"
+    return MemoryLine("target weights", held * width, f"{words} x {width} B")
 
 
 def forward_line(sizes: RunSizes) -> MemoryLine:
     """The largest moment of a decoder layer in inference: activated gate, up and their product beside the residual."""
     facts, width = sizes.facts, sizes.target_bytes
     tokens = forward_tokens(sizes)
-    per_token = 3 * facts.intermediate_size + 4 * facts.hidden_size
+    columns = facts.intermediate_size // sizes.target_ranks
+    per_token = 3 * columns + 4 * facts.hidden_size
     return MemoryLine(
         "target forward",
         tokens * per_token * width,
-        f"{tokens:,} tokens x (3 x {facts.intermediate_size:,} + 4 x {facts.hidden_size:,}) x {width} B",
+        f"{tokens:,} tokens x (3 x {columns:,} + 4 x {facts.hidden_size:,}) x {width} B",
         ("features",),
     )
 

@@ -51,7 +51,7 @@ class FeatureCacheWriter:
         """
         for pack in packs:
             if any(document.document_id % self._num_documents not in self._done for document in pack.documents):
-                layout = _whole_layout(pack, self._tokens)
+                layout = whole_layout(pack, self._tokens)
                 self._add(layout, self._compute(layout))
             progress(pack.num_tokens)
         self._close()
@@ -111,7 +111,7 @@ class _OpenFile:
         self.num_bytes += rows.numel() * rows.itemsize
 
 
-def _whole_layout(pack: Pack, known_tokens: set[int]) -> BlockLayout:
+def whole_layout(pack: Pack, known_tokens: set[int]) -> BlockLayout:
     """A layout that asks for all that any anchors of the pack could need: every possible teacher row, and the embedding of
     every possible anchor token that is not known yet (they become known here)."""
     starts = pack.document_starts

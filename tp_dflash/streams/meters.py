@@ -56,11 +56,11 @@ def bottleneck(meters: StreamMeters, num_targets: int) -> str:
     if drafter >= target:
         needed = num_targets / max(1 - drafter, 0.01)
         return (
-            f"the targets are the bottleneck: {shares}; {num_targets} target ranks do the work of {needed:.1f} that would keep "
-            "up; more target ranks, a larger target.tokens_per_forward, or more anchors for the same tokens"
+            f"the targets are the bottleneck: {shares}; {num_targets} targets do the work of {needed:.1f} that would keep "
+            "up; more target GPUs, a larger target.tokens_per_forward, or more anchors for the same tokens"
         )
     needed = max(num_targets * (1 - target), 0.1)
     return (
-        f"the drafters are the bottleneck: {shares}; {needed:.1f} of {num_targets} target ranks would keep up; more drafter or "
+        f"the drafters are the bottleneck: {shares}; {needed:.1f} of {num_targets} targets would keep up; more drafter or "
         "head ranks, fewer anchors.per_pack, or a smaller drafter.block_size"
     )

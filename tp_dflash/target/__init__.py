@@ -10,11 +10,13 @@ from tp_dflash.target.loading import count_decoder_parameters
 from tp_dflash.target.rows import read_embedding_rows, read_head_rows
 from tp_dflash.target.self_check import TargetCheck, check_target
 from tp_dflash.target.target import Target
+from tp_dflash.target.tensor_parallel import check_shares
 
 __all__ = [
     "Target",
     "TargetCheck",
     "TargetFacts",
+    "check_shares",
     "check_target",
     "count_decoder_parameters",
     "plan_buckets",

@@ -19,7 +19,7 @@ from tp_dflash.target.quiet import quiet_transformers
 from tp_dflash.target.random_rows import random_rows
 from tp_dflash.target.source import load_model_config, target_folder, text_config
 from tp_dflash.target.taps import decoder_layers, text_decoder
-from tp_dflash.target.tensor_parallel import check_heads, split_decoder
+from tp_dflash.target.tensor_parallel import check_shares, split_decoder, split_parameters
 
 if TYPE_CHECKING:  # modelling code takes seconds to import, and planning needs none of it
     from transformers import PreTrainedConfig
@@ -33,10 +33,11 @@ def load_decoder(
     group: ranks that share one decoder; it is then made in host memory, and only this rank's share goes to the device.
     """
     shared = group is not None and dist.get_world_size(group) > 1
+    if group is not None:
+        check_shares(facts, dist.get_world_size(group))
     first = torch.device("cpu") if shared else device
     decoder = _random_decoder(config, facts, first) if config.random_weights else _stored_decoder(config, facts, first)
     if group is not None and shared:
-        check_heads(facts.num_kv_heads, group)
         split_decoder(decoder, group)
         decoder.to(device)
     decoder.eval().requires_grad_(False)
@@ -47,12 +48,17 @@ def load_decoder(
     return decoder
 
 
-def count_decoder_parameters(config: TargetConfig) -> int:
-    """Parameters of the text decoder, embedding table included and lm_head not; no weight is made."""
+def count_decoder_parameters(config: TargetConfig, num_ranks: int = 1) -> int:
+    """Parameters of the text decoder that each of so many ranks holds, embedding table included and lm_head not.
+
+    No weight is made. ValueError by name where the decoder cannot be split so.
+    """
     from transformers import AutoModel
 
     with torch.device("meta"):
         decoder = text_decoder(AutoModel.from_config(_decoder_config(load_model_config(config))))
+    if num_ranks > 1:
+        return split_parameters(decoder, num_ranks)
     return sum(parameter.numel() for parameter in decoder.parameters())
 
 

@@ -49,12 +49,14 @@ class Target:
         layer_ids: Sequence[int],
         config: TargetConfig,
         device: torch.device,
+        group: ProcessGroup | None = None,
     ) -> None:
         self.decoder = decoder
         self.facts = facts
         self.layer_ids = tuple(layer_ids)
         self.config = config
         self.device = device
+        self.group = group
         self.taps = LayerTaps(decoder_layers(decoder, facts.num_layers), layer_ids)
 
     @staticmethod
@@ -70,7 +72,7 @@ class Target:
         group: target ranks that share one decoder, for one that needs several GPUs. All of them run every forward: one calls
         ``features``, the others ``follow``, with the same layouts.
         """
-        return Target(load_decoder(config, facts, device, group), facts, layer_ids, config, device)
+        return Target(load_decoder(config, facts, device, group), facts, layer_ids, config, device, group)
 
     @property
     def feature_size(self) -> int:

@@ -67,6 +67,11 @@ class RunContext:
         return self.place.rank
 
     @property
+    def leads_target(self) -> bool:
+        """Whether this rank is the one of its target that sends, or the only one."""
+        return self.rank in self.placement.targets
+
+    @property
     def is_reporter(self) -> bool:
         """Whether this rank shows and writes what all ranks found: the first drafter rank."""
         return self.rank == self.placement.drafters[0]

@@ -23,6 +23,7 @@ def startup_lines(context: RunContext) -> list[str]:
     lines = [
         *context.notices,
         f"who: {roles}",
+        *_shared_targets(context),
         f"lm_head: {context.facts.vocab_size:,} rows over {shards} shards ({heads}), about {-(-context.facts.vocab_size // shards):,} each",
         f"drafter: {shape.num_layers} layers, {shape.num_parameters:,} parameters, block {shape.block_size}, taps {list(shape.target_layer_ids)}, state {state}",
         f"data: {store.num_documents:,} documents, {store.num_tokens:,} tokens; {context.data.report.summary()}",
@@ -38,3 +39,11 @@ def startup_lines(context: RunContext) -> list[str]:
     if context.checkpoint is not None:
         lines.append(f"continued from {context.checkpoint.path}")
     return lines
+
+
+def _shared_targets(context: RunContext) -> list[str]:
+    groups = context.placement.target_groups
+    if len(groups[0]) == 1:
+        return []
+    members = "; ".join(f"ranks {', '.join(map(str, group))}" for group in groups)
+    return [f"target: {len(groups)} x {len(groups[0])} ranks that hold one together ({members}), the first sends"]
