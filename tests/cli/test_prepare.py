@@ -63,6 +63,7 @@ def test_output_folder(folder: Path) -> None:
     [
         (["chats.jsonl"], "data.tokenizer: expected a tokenizer"),
         (["missing.jsonl", "--tokenizer", "tokenizer"], "missing.jsonl"),
+        (["chats.jsonl", "--tokenizer", "./missing"], "expected a folder or name of a tokenizer, got './missing'"),
         (["chats.jsonl", "--tokenizer", "tokenizer", "--set", "data.maxlength=3"], "did you mean 'max_length'"),
         (["chats.jsonl", "--tokenizer", "tokenizer", "--set", "drafter.block_size=3"], "expected keys of 'data'"),
         (["missing.toml"], "no such file"),

@@ -32,7 +32,6 @@ def prepare(
 ) -> None:
     """Tokenise and mask the training text, keep it where training finds it, and show what became of it."""
     from rich.console import Console
-    from transformers import AutoTokenizer
 
     from tp_dflash.config.load import ConfigError
     from tp_dflash.data import store_folder
@@ -42,7 +41,7 @@ def prepare(
     try:
         run, data = _configuration(inputs, overrides or [], tokenizer, strict)
         trusted = run is not None and run.target.trust_remote_code
-        loaded = AutoTokenizer.from_pretrained(data.tokenizer, trust_remote_code=trusted)
+        loaded = _load_tokenizer(str(data.tokenizer), trusted)
         folder = output or store_folder(data, loaded)
         splits = _prepared(console, data, loaded, folder)
         print_preparation(console, splits, loaded, examples)
@@ -78,6 +77,18 @@ def _configuration(
     if data.tokenizer is None:
         raise ConfigError("data.tokenizer: expected a tokenizer, got none; set it or use --tokenizer")
     return run, data
+
+
+def _load_tokenizer(name: str, trusted: bool) -> PreTrainedTokenizerBase:
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name, trust_remote_code=trusted)
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"data.tokenizer: expected a folder or name of a tokenizer, got {name!r}: {error}; correct it or --tokenizer"
+        ) from None
+    return tokenizer
 
 
 def _prepared(console: Console, data: DataConfig, tokenizer: PreTrainedTokenizerBase, folder: Path) -> DataSplits:

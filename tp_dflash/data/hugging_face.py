@@ -12,13 +12,24 @@ def open_dataset(file: RecordFile) -> Any:
     try:
         import datasets
     except ImportError:
+        if file.kind == "hub":
+            raise ValueError(
+                f"expected a file, or the package datasets to load a hub data set, got neither for {file.path!r}; "
+                "correct the name, or pip install tp_dflash[data]"
+            ) from None
         raise ValueError(
             f"expected the package datasets to read {file.path}, got none; pip install tp_dflash[data]"
         ) from None
     if file.kind == "arrow":
         return datasets.Dataset.from_file(file.path)
     if file.kind == "hub":
-        return datasets.load_dataset(file.path, file.subset, split=file.split)
+        try:
+            return datasets.load_dataset(file.path, file.subset, split=file.split)
+        except (OSError, ValueError) as error:
+            raise ValueError(
+                f"expected a file, a folder, or a hub data set with a split {file.split!r}, got {file.path!r}: {error}; "
+                "correct data.train or data.validation"
+            ) from None
     found = datasets.load_from_disk(file.path)
     if not isinstance(found, datasets.DatasetDict):
         return found
