@@ -4,7 +4,8 @@
 # NODES         how many machines take part
 # HEAD          name and port of the first machine, where the ranks meet
 # JOB_ID        the same on all machines of a job (default: tp_dflash)
-# MAX_RESTARTS  how often the ranks are started again after a failure (default 3); they go on from the newest checkpoint
+# MAX_RESTARTS  how often the ranks are started again after a failure (default 3); they go on from the newest checkpoint. A machine
+#               that was lost may be started again, or another in its place, with the same command; only the first must stay
 # The run folder, the prepared data and the target must lie on a disk that all machines share. NCCL finds the network by
 # itself; where it does not, set NCCL_SOCKET_IFNAME and NCCL_IB_HCA (GLOO_SOCKET_IFNAME on CPUs).
 set -euo pipefail
@@ -23,6 +24,10 @@ case " $(hostname) $(hostname -I) " in
     *" $head_name "* | *" ${head_address:-none} "*) meeting=(--rdzv-conf is_host=true) ;;
     *) case "$head_address" in 127.*) ;; *) meeting=(--rdzv-conf is_host=false) ;; esac ;;
 esac
+
+# With the agents' shared store a machine that takes a lost one's place is never told the address of the ranks' store, and all wait
+# for each other until they give up (torch 2.13). So the first rank of each start holds the store.
+export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
 
 local_address=()
 if [ -n "${LOCAL_ADDRESS:-}" ]; then local_address=(--local-addr "$LOCAL_ADDRESS"); fi

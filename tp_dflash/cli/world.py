@@ -93,6 +93,8 @@ class Leaving:
         else:
             text = self._in_turn(error, self.lookout, text)
         os.write(2, f"\n[{self.label}] failed:\n{text}".encode())
+        if self.lookout is not None:
+            self.lookout.before_leaving()
         os._exit(130 if isinstance(error, KeyboardInterrupt) else 1)
 
     def _words(self, error: BaseException) -> str:

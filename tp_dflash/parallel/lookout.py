@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from torch.distributed import Store
@@ -19,6 +20,8 @@ from torch.distributed import Store
 from tp_dflash.parallel.own_process import is_alive, process_key
 
 _POLL_SECONDS = 0.5
+# The first rank's process may be the one that holds the store: it leaves last, but does not wait long for ranks that hang.
+_LAST_SECONDS = 4.0
 _MOST_CHARACTERS = 2000
 _FAILED, _ENDED, _STOP = "failed", "ended", "stop"
 
@@ -56,7 +59,7 @@ class Lookout:
         self._finished = threading.Event()
         self._processes: dict[int, str] = {}
         self._beat, self._beat_at = -1, time.monotonic()
-        self._stop_told = False
+        self._stop_told = self._has_left = False
         self._each_look: Callable[[], None] = lambda: None
         self._thread = threading.Thread(target=self._watch, name="lookout", daemon=True)
 
@@ -94,17 +97,34 @@ class Lookout:
 
     def finish(self, limit_seconds: float = 20.0) -> None:
         """This rank has done its part: wait for the others to say so too, a little, then stop watching."""
-        with self._lock:
+        self._say_left()
+        self._until_all_left(limit_seconds)
+        self._finished.set()
+        self._thread.join()
+
+    def before_leaving(self) -> None:
+        """This rank is about to end itself after a failure; if the store may end with it, the others can read it before."""
+        self._say_left()
+        if self.place.rank == 0:
+            self._until_all_left(_LAST_SECONDS)
+
+    def _say_left(self) -> None:
+        self._has_left = True
+        with suppress(RuntimeError), self._lock:  # the store may be gone by now
             self._store.set(f"left/{self.place.rank}", "1")
+
+    def _until_all_left(self, limit_seconds: float) -> None:
+        """Wait until every rank has left, or the store has, which the last rank takes along."""
         everyone = [f"left/{rank}" for rank in range(len(self.place.labels))]
         deadline = time.monotonic() + limit_seconds
         while time.monotonic() < deadline:
-            with self._lock:
-                if self._store.check(everyone):
-                    break
+            try:
+                with self._lock:
+                    if self._store.check(everyone):
+                        return
+            except RuntimeError:
+                return
             time.sleep(0.05)
-        self._finished.set()
-        self._thread.join()
 
     def _read(self, key: str) -> str | None:
         with self._lock:
@@ -115,9 +135,22 @@ class Lookout:
             try:
                 self._look()
             except RuntimeError as error:
-                if not self._finished.is_set():
-                    reason = str(error).strip().split("\n")[0]
-                    self._go(1, f"leaves: the job's store (on the first node) is gone: {reason}")
+                if self._has_left:
+                    return
+                self._go(1, f"leaves: {self._why_no_store(error)}")
+
+    def _why_no_store(self, error: RuntimeError) -> str:
+        """In words; where the first rank held it and was killed on this node, that is what happened."""
+        dead = [rank for rank, key in self._processes.items() if not is_alive(key)]
+        if 0 in dead:
+            return self._gone(0)
+        return f"the job's store (on the first node) is gone: {str(error).strip().splitlines()[0]}"
+
+    def _gone(self, rank: int) -> str:
+        return (
+            f"{self.place.labels[rank]} is gone without a word: its process was killed (out of host memory, or by hand) or "
+            "crashed in native code; the machine's log says more"
+        )
 
     def _look(self) -> None:
         failure = self.failure()
@@ -126,8 +159,6 @@ class Lookout:
             time.sleep(_POLL_SECONDS)
             self._go(1, f"leaves, because this failed first: {failure}")
         if self.ended():
-            with self._lock:
-                self._store.set(f"left/{self.place.rank}", "1")
             self._go(0, "")
         self._each_look()
         self._share_stop()
@@ -152,10 +183,7 @@ class Lookout:
                 if key is not None:
                     self._processes[rank] = key
             elif not is_alive(self._processes[rank]) and self._read(f"left/{rank}") is None:
-                self._declare(
-                    f"{self.place.labels[rank]} is gone without a word: its process was killed (out of host memory, or by "
-                    "hand) or crashed in native code; the machine's log says more"
-                )
+                self._declare(self._gone(rank))
 
     def _watch_next_node(self) -> None:
         """The ranks of a node count together; one rank of the node before it watches that they do."""
@@ -188,6 +216,7 @@ class Lookout:
         sys.stdout.flush()
         if text:
             os.write(2, f"[{self.label}] {text}\n".encode())
+        self.before_leaving()
         self._leave(code)
 
 
