@@ -135,6 +135,10 @@ BAD_RECORDS = {
     "one blank answer of two": (
         {"messages": [{"role": "assistant", "content": ""}, *CHAT["messages"]]}, "empty_assistant_turn",
     ),
+    "tags alone": (
+        {"messages": [*CHAT["messages"], {"role": "user", "content": "x"}, {"role": "assistant", "content": "<think>\n</think>"}]},
+        "empty_assistant_turn",
+    ),
     "half a character": ({"messages": [*CHAT["messages"][:1], {"role": "assistant", "content": "\ud83d"}]}, "bad_unicode"),
     "half a character in text": ({"text": "\ud83d"}, "bad_unicode"),
     "text is null": ({"text": None}, "bad_field"),

@@ -208,6 +208,16 @@ class TestTools:
         # After a question the template opens an empty reasoning block in front of a final answer.
         assert runs == expected_runs
 
+    def test_a_template_that_leaves_calls_out_drops_what_is_not_all_of_an_answer(self) -> None:
+        tokenizer = tiny.make_tokenizer(tiny.CHATML)
+        for content in (None, "Let me look."):
+            ((_, reason, detail),) = encode(tokenizer, self.record(content)).problems
+            assert reason == DropReason.MASK_NOT_EXACT
+            assert "leaves out the tool calls of message 2" in detail
+        context_only = self.record("Let me look.")
+        context_only["messages"][1]["weight"] = 0
+        assert supervised_runs(tokenizer, encode(tokenizer, context_only)) == ["It rains.<|im_end|>"]
+
     def test_sharegpt_function_calls(self) -> None:
         record = {
             "conversations": [

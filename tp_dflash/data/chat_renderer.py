@@ -110,6 +110,11 @@ class ChatRenderer:
             wanted = [index for index in wanted if index == len(conversation.messages) - 1]
         if not wanted:
             raise BadRecordError(DropReason.NOTHING_SUPERVISED, "no assistant turn of it may be trained on")
+        for index in wanted:
+            if index not in spans and "tool_calls" in conversation.messages[index]:
+                raise BadRecordError(
+                    DropReason.MASK_NOT_EXACT, f"the template leaves out the tool calls of message {index + 1}"
+                )
         chosen = tuple(
             spans[index].without_tail() if index in conversation.unfinished else spans[index]
             for index in wanted

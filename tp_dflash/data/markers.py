@@ -11,7 +11,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-_THINK_TAG = re.compile(r"(</?think>)")
+THINK_TAG = re.compile(r"(</?think>)")
 _STEM = "Zq7Vx"
 
 SlotKind = Literal["other", "reasoning", "content", "call"]
@@ -115,10 +115,10 @@ class _Marking:
         """Content with its reasoning tags kept: templates split at them."""
         if "think>" not in content:
             return self.replaced(index, "content", content)
-        pieces = _THINK_TAG.split(content)
+        pieces = THINK_TAG.split(content)
         tagged, marked, kind = False, [], "content"
         for piece in pieces:
-            if _THINK_TAG.fullmatch(piece):
+            if THINK_TAG.fullmatch(piece):
                 tagged, kind = True, "reasoning" if piece == "<think>" else "content"
                 marked.append(piece)
             else:

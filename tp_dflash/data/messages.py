@@ -9,6 +9,7 @@ import json
 from typing import Any
 
 from tp_dflash.data.bad_record import BadRecordError, DropReason
+from tp_dflash.data.markers import THINK_TAG
 
 _ROLES = {
     "system": "system", "developer": "developer", "user": "user", "human": "user", "assistant": "assistant",
@@ -16,6 +17,7 @@ _ROLES = {
     "bot": "assistant", "tool": "tool", "function": "tool", "observation": "tool", "function_call": "assistant",
 }  # fmt: skip
 _REASONING = ("reasoning_content", "reasoning", "thinking")
+_TRAINED_ON = ("weight", "train")
 _KEPT = ("name", "tool_call_id")
 
 
@@ -23,7 +25,7 @@ def read_message(value: Any, number: int) -> tuple[dict[str, Any], bool]:
     """A message of a conversation (``number`` counts from 1) and whether it may be supervised.
 
     Reads OpenAI's ``role``/``content`` and ShareGPT's ``from``/``value``. A ``weight`` or ``train`` of 0 or false on an
-    assistant message keeps it as context only.
+    assistant message keeps it as context only; null says nothing.
     """
     if not isinstance(value, dict):
         raise BadRecordError(DropReason.BAD_MESSAGE, f"message {number}: expected an object, got {_name(value)}")
@@ -44,9 +46,11 @@ def read_message(value: Any, number: int) -> tuple[dict[str, Any], bool]:
         message |= {"content": "", "tool_calls": [_call_from_text(message["content"], number)]}
     _add_reasoning(message, value, number)
     _add_tool_calls(message, value, number)
-    if not (message["content"].strip() or "reasoning_content" in message or "tool_calls" in message):
+    # Reasoning tags alone are no words: a template could not show where the turn begins.
+    words = THINK_TAG.sub("", message["content"]).strip()
+    if not (words or "reasoning_content" in message or "tool_calls" in message):
         raise BadRecordError(DropReason.EMPTY_ASSISTANT_TURN, f"message {number}: the assistant says nothing")
-    return message, bool(value.get("weight", 1)) and bool(value.get("train", True))
+    return message, all(value.get(key) is None or bool(value[key]) for key in _TRAINED_ON)
 
 
 def read_text(content: Any, where: str) -> str:

@@ -6,6 +6,7 @@ is none of these, or is damaged, raises BadRecordError with the reason.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from typing import Any, Literal
@@ -17,6 +18,8 @@ from tp_dflash.data.messages import read_message, read_text
 PairStyle = Literal["chat", "raw"]
 
 _PAIRS = (("prompt", "completion"), ("prompt", "response"), ("instruction", "output"), ("question", "answer"))
+_CONVERSATIONS = ("messages", "conversations", "conversation")
+_FORMS = {*_CONVERSATIONS, "input_ids", "text", *itertools.chain.from_iterable(_PAIRS)}
 _MASKS = ("loss_mask", "assistant_masks", "completion_mask", "labels")
 _IGNORED_LABEL = -100
 
@@ -43,7 +46,11 @@ def parse_object(value: Any, pairs: PairStyle = "chat") -> Record:
     """Read a decoded record. The first of messages, conversations, token ids, a pair, text that is present counts."""
     if not isinstance(value, dict):
         raise BadRecordError(DropReason.NOT_AN_OBJECT, f"expected an object, got {type(value).__name__}")
-    for key in ("messages", "conversations", "conversation"):
+    nulls = [key for key, entry in value.items() if entry is None]
+    if nulls:
+        # Files of several forms have every field in every record: only what has a value says what a record is.
+        value = {key: entry for key, entry in value.items() if entry is not None}
+    for key in _CONVERSATIONS:
         if key in value:
             return _conversation(value[key], value, key)
     if "input_ids" in value:
@@ -54,15 +61,16 @@ def parse_object(value: Any, pairs: PairStyle = "chat") -> Record:
     if "text" in value:
         return _plain_text(value["text"])
     known = "messages, conversations, input_ids, prompt and completion, text"
+    if any(key in _FORMS for key in nulls):
+        raise BadRecordError(DropReason.BAD_FIELD, f"expected one of {known}; got null for {', '.join(nulls)[:120]}")
     raise BadRecordError(
-        DropReason.UNKNOWN_FIELDS, f"expected one of {known}; got {', '.join(map(str, value))[:120]!r}"
+        DropReason.UNKNOWN_FIELDS, f"expected one of {known}; got {', '.join(map(str, value))[:120] or 'no value'}"
     )
 
 
 def _conversation(messages: Any, value: dict[str, Any], key: str) -> Conversation:
     if not isinstance(messages, list):
-        got = "null" if messages is None else type(messages).__name__
-        raise BadRecordError(DropReason.BAD_FIELD, f"{key}: expected a list, got {got}")
+        raise BadRecordError(DropReason.BAD_FIELD, f"{key}: expected a list, got {type(messages).__name__}")
     if not messages:
         raise BadRecordError(DropReason.EMPTY_CONVERSATION, f"{key} is an empty list")
     read = [(*read_message(message, number), _is_cut_off(message)) for number, message in enumerate(messages, start=1)]

@@ -93,6 +93,7 @@ class _Run:
         self._progress = progress
         self._num_documents = 0
         self._num_tokens = 0
+        self._first_problem = ""
         self._sizes = [max(1, file.num_bytes) for file in files]
 
     def take(self, chunk: RecordChunk, encoded: EncodedChunk) -> None:
@@ -120,6 +121,7 @@ class _Run:
         if self._config.strict and reason.is_fault:
             raise ValueError(f"{path}:{line}: {reason}: {detail}; correct the line or set data.strict = false")
         self.report.drop(reason)
+        self._first_problem = self._first_problem or f"{path}:{line}: {reason}: {detail}"
         entry = {"file": path, "line": line, "reason": reason.value, "detail": detail}
         self._bad_lines.write(json.dumps(entry) + "\n")
 
@@ -129,6 +131,8 @@ class _Run:
             return
         cut = sum(self.report.dropped.get(reason, 0) for reason in (DropReason.TRUNCATED_AWAY, DropReason.OVER_LENGTH))
         advice = f"raise data.max_length ({self._config.max_length})" if cut else "correct the files"
+        first = f" (the first: {self._first_problem})" if self._first_problem else ""
         raise ValueError(
-            f"expected documents to train on from data.train, got none: {self.report.summary()}; {advice} or data.train"
+            f"expected documents to train on from data.train, got none: {self.report.summary()}{first}; {advice} or "
+            "data.train"
         )

@@ -11,22 +11,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from lzma import LZMAError
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
-from tp_dflash.data.bad_record import DropReason
+from tp_dflash.data.bad_record import BadRecordError, DropReason
 from tp_dflash.data.json_values import numbered_values
 from tp_dflash.data.lines import MAX_LINE_BYTES, numbered_lines, unpacked
 from tp_dflash.data.record_file import FileKind, RecordFile
+from tp_dflash.data.rows import Rows, read_rows
 
 CHUNK_RECORDS = 256
 CHUNK_BYTES = 1 << 20
 _DAMAGE = (OSError, EOFError, zlib.error, LZMAError)
-
-
-class Rows(Protocol):
-    """An Arrow batch or table: rows that are decoded on demand."""
-
-    def to_pylist(self) -> list[dict[str, Any]]: ...
 
 
 @dataclass(frozen=True)
@@ -44,8 +39,8 @@ class RecordChunk:
     problems: list[tuple[int, DropReason, str]]
     file_fraction: float
 
-    def payloads(self) -> list[bytes] | list[dict[str, Any]]:
-        return self.payload if isinstance(self.payload, list) else self.payload.to_pylist()
+    def payloads(self) -> list[bytes] | list[dict[str, Any] | BadRecordError]:
+        return self.payload if isinstance(self.payload, list) else read_rows(self.payload)
 
     def number(self, index: int) -> int:
         """Line or row number of the index-th record of the payload."""
@@ -105,17 +100,22 @@ def _chunked(index: int, file: RecordFile, raw: IO[bytes], records: Numbered) ->
 
 def _read_parquet(index: int, file: RecordFile) -> Iterator[RecordChunk]:
     try:
-        import pyarrow.parquet as parquet
+        import pyarrow
+        from pyarrow import parquet
     except ImportError:
         raise ValueError(
             f"expected the package pyarrow to read {file.path}, got none; pip install tp_dflash[data]"
         ) from None
     first = 1
-    opened = parquet.ParquetFile(file.path)
-    for batch in opened.iter_batches(batch_size=CHUNK_RECORDS):
-        done = (first - 1 + batch.num_rows) / opened.metadata.num_rows
-        yield RecordChunk(index, first, None, batch, [], done)
-        first += batch.num_rows
+    try:
+        with parquet.ParquetFile(file.path) as opened:
+            for batch in opened.iter_batches(batch_size=CHUNK_RECORDS):
+                done = (first - 1 + batch.num_rows) / opened.metadata.num_rows
+                yield RecordChunk(index, first, None, batch, [], done)
+                first += batch.num_rows
+    except (pyarrow.ArrowException, OSError) as error:
+        damage = (first, DropReason.UNREADABLE_FILE, f"the file is damaged from here on: {error}")
+        yield RecordChunk(index, first, None, [], [damage], 1.0)
 
 
 def _read_dataset(index: int, file: RecordFile) -> Iterator[RecordChunk]:

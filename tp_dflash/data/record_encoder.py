@@ -56,8 +56,8 @@ class RecordEncoder:
         self._renderer: ChatRenderer | None = None
         self.dtype = np.dtype(np.uint16 if self._encoder.num_tokens_known <= 1 << 16 else np.uint32)
 
-    def encode(self, payloads: Sequence[bytes | dict[str, Any]]) -> EncodedChunk:
-        """Encode a chunk of JSON lines or decoded rows."""
+    def encode(self, payloads: Sequence[bytes | dict[str, Any] | BadRecordError]) -> EncodedChunk:
+        """Encode a chunk of JSON lines or decoded rows; a row that could not be decoded stays the error it is."""
         results = self._tokenise([self._read(payload) for payload in payloads])
         documents: list[Tokens] = []
         records: list[int] = []
@@ -82,8 +82,10 @@ class RecordEncoder:
         )
 
     def _read(
-        self, payload: bytes | dict[str, Any]
+        self, payload: bytes | dict[str, Any] | BadRecordError
     ) -> tuple[str, tuple[Span, ...]] | PlainText | TokenIds | BadRecordError:
+        if isinstance(payload, BadRecordError):
+            return payload
         try:
             pairs = self._config.template.pairs
             record = parse_line(payload, pairs) if isinstance(payload, bytes) else parse_object(payload, pairs)

@@ -91,14 +91,22 @@ class SkeletonBuilder:
         self.end_of_turn = self._end_after_text(literals[-1], literals[-1]).strip()
 
     def build(self, render: Render, marked: MarkedMessages) -> Skeleton:
-        """Raises BadRecordError where a template prints a text twice or an assistant turn has no clear place."""
+        """Raises BadRecordError where a template prints a text twice or an assistant turn has no clear place.
+
+        A turn of which the template leaves out a tool call gets no place: the rest is not what the assistant wrote.
+        """
         literals, slot_ids = split_words(render(marked.messages, False))
         if len(set(slot_ids)) != len(slot_ids):
             raise BadRecordError(DropReason.MASK_NOT_EXACT, "the template prints a message more than once")
         turns = []
+        unprinted = {
+            slot.message_index
+            for slot_id, slot in enumerate(marked.slots)
+            if slot.kind == "call" and slot_id not in slot_ids
+        }
         for index, message in enumerate(marked.messages):
             holes = [hole for hole, slot_id in enumerate(slot_ids) if marked.slots[slot_id].message_index == index]
-            if message["role"] == "assistant" and holes:
+            if message["role"] == "assistant" and holes and index not in unprinted:
                 if holes[-1] - holes[0] != len(holes) - 1:
                     raise BadRecordError(DropReason.MASK_NOT_EXACT, f"the template tears message {index + 1} apart")
                 turns.append(self._place(render, marked, index, literals, slot_ids, holes[0], holes[-1]))
