@@ -86,6 +86,18 @@ def test_ranks_that_have_done_their_part_leave_together(tmp_path: Path) -> None:
     assert all(left.code is None for _, left in lookouts)
 
 
+def test_a_rank_that_is_done_does_not_take_another_ones_failure_for_its_end(tmp_path: Path) -> None:
+    """The last save of a drafter fails while a target waits to leave: both have left then, and the job has failed."""
+    first, first_left = _lookout(tmp_path / "store", 0)
+    second, _ = _lookout(tmp_path / "store", 1)
+    waiting = threading.Thread(target=first.finish, args=(10.0,))
+    waiting.start()
+    assert second.claim_failure("SaveError: disk full")
+    second.before_leaving()
+    assert first_left.done.wait(5)
+    assert first_left.code == 1
+
+
 class _GoneStore(dist.FileStore):
     """A store whose server can be taken away."""
 

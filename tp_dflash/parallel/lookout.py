@@ -99,6 +99,11 @@ class Lookout:
         """This rank has done its part: wait for the others to say so too, a little, then stop watching."""
         self._say_left()
         self._until_all_left(limit_seconds)
+        with suppress(RuntimeError):  # the last rank to leave takes the store along
+            failure = self.failure()
+            if failure is not None:
+                # One that failed has left too; what it said comes before it left.
+                self._go(1, f"leaves, because this failed first: {failure}")
         self._finished.set()
         self._thread.join()
 
