@@ -30,7 +30,8 @@ def plan(
     ] = None,
 ) -> None:
     """Show what every rank will hold, line by line, whether it fits, and how fast it will be. Needs no GPU."""
-    # Loading torch and transformers makes a million objects, none of them garbage: to look for some takes a tenth of a plan's time.
+    # Loading torch and transformers makes a million objects, none of them garbage: to look for some takes a tenth of a plan's
+    # time, while they load and once more afterwards.
     gc.disable()
     try:
         from tp_dflash.config.load import ConfigError, load_config
@@ -48,6 +49,7 @@ def plan(
             sweep_text,
         )
     finally:
+        gc.freeze()
         gc.enable()
 
     try:
