@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -66,6 +67,37 @@ def test_supervised_text_is_what_the_assistant_wrote(style: str, contents: list[
     assert [run.removeprefix(blank) for run in runs] == expected_runs
     expected_text = tokenizer.apply_chat_template(chat(*contents)["messages"], tokenize=False)
     assert tokenizer.decode(chunk.tokens.tolist()) == expected_text
+
+
+FRAGMENTS = [
+    "ok", "hi", " ", "\n", "\n\n", "\t", "  two", "12", "'s", "\\n", "ü", "🙂", "你", "assistant\n", "user\n", "{{ x }}", "{% if %}",
+    "<tool_call>", *tiny.SPECIAL_TOKENS,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("style", tiny.TEMPLATES)
+def test_random_words_and_tags(style: str) -> None:
+    template, bos, eos = tiny.TEMPLATES[style]
+    tokenizer, drawn = tiny.make_tokenizer(template, bos, eos), random.Random(style)
+    encoder = RecordEncoder(tokenizer, DataConfig(train=["unused.jsonl"]))
+    for _ in range(150):
+        contents = ["".join(drawn.choices(FRAGMENTS, k=drawn.randint(1, 6))) for _ in range(drawn.choice([2, 2, 4, 6]))]
+        chunk = encoder.encode([chat(*contents)])
+        answers = contents[1::2]
+        if not all(map(str.strip, answers)):
+            assert [reason for _, reason, _ in chunk.problems] == [DropReason.EMPTY_ASSISTANT_TURN]
+            continue
+        runs = supervised_runs(tokenizer, chunk)
+        if style in ("llama3", "gemma"):
+            answers = [answer.strip() for answer in answers]
+        if style == "qwen3":
+            answers[-1], runs[-1] = answers[-1].lstrip("\n"), runs[-1].lstrip("\n")
+        blanks = (" ", "") if style == "mistral" else ("",)
+        assert len(runs) == len(answers)
+        for run, answer in zip(runs, answers, strict=True):
+            assert run in [blank + answer + eos for blank in blanks]
+        expected_text = tokenizer.apply_chat_template(chat(*contents)["messages"], tokenize=False)
+        assert tokenizer.decode(chunk.tokens.tolist()) == expected_text
 
 
 @pytest.mark.parametrize("style", tiny.TEMPLATES)
