@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import multiprocessing
 import os
@@ -10,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from tests.data import tiny
@@ -380,6 +383,26 @@ class TestWhatIsAsked:
             counts = regenerate(source, tmp_path / "out.jsonl", server)
         assert (counts.records, counts.bad, counts.answered) == (5, 4, 1)
         assert set(read(tmp_path / "out.jsonl")) == {5}
+
+    def test_what_cannot_be_read_is_listed_too(self, tmp_path: Path) -> None:
+        packed = gzip.compress(b"".join(b'{"prompt": "question %d"}\n' % number for number in range(500)))
+        (tmp_path / "cut.jsonl.gz").write_bytes(packed[: len(packed) // 2])
+        text = pyarrow.array([b"fine", b"half \xf0\x9f"], pyarrow.binary()).buffers()
+        table = pyarrow.table({"prompt": pyarrow.Array.from_buffers(pyarrow.string(), 2, text)})
+        pyarrow.parquet.write_table(table, tmp_path / "rows.parquet")
+        with UnreliableServer() as server:
+            counts = regenerate(tmp_path, tmp_path / "answers" / "out.jsonl", server, concurrency=32)
+        failed = (tmp_path / "answers" / "out.jsonl.failed").read_text()
+        assert counts.bad == 2
+        assert counts.answered == counts.records - 2 > 20
+        assert "cut.jsonl.gz" in failed
+        assert "unreadable_file" in failed
+        assert "rows.parquet:2" in failed
+
+    def test_null_fields_and_doubled_system_texts(self, tmp_path: Path) -> None:
+        turns = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "hi"}]
+        requests, _ = self.run(tmp_path, {"conversations": None, "system": "Be brief.", "messages": turns})
+        assert requests[0]["messages"] == turns
 
 
 def test_the_output_is_training_data(tmp_path: Path) -> None:

@@ -120,12 +120,12 @@ def _asks(turns: list[dict[str, Any] | None]) -> bool:
 
 
 def _messages(value: dict[str, Any]) -> list[Any]:
+    value = {key: entry for key, entry in value.items() if entry is not None}
     for key in ("messages", "conversations", "conversation"):
         if key in value:
             if not isinstance(value[key], list):
                 raise BadRecordError(DropReason.BAD_FIELD, f"{key}: expected a list, got {type(value[key]).__name__}")
-            system = value.get("system")
-            return [{"role": "system", "content": system}, *value[key]] if isinstance(system, str) else value[key]
+            return _with_system(value.get("system"), value[key])
     prompt_key = next((key for key in _PROMPTS if key in value), None)
     if prompt_key is None:
         raise BadRecordError(
@@ -140,6 +140,18 @@ def _messages(value: dict[str, Any]) -> list[Any]:
     if not text.strip():
         raise BadRecordError(DropReason.EMPTY_TEXT, f"{prompt_key} is empty")
     return [{"role": "user", "content": text}]
+
+
+def _with_system(system: Any, messages: list[Any]) -> list[Any]:
+    """The turns after the record's own system text, unless they begin with one."""
+    begins = (
+        bool(messages)
+        and isinstance(messages[0], dict)
+        and "system" in (messages[0].get("role"), messages[0].get("from"))
+    )
+    if not isinstance(system, str) or not system or begins:
+        return messages
+    return [{"role": "system", "content": system}, *messages]
 
 
 def _turn(message: Any, index: int) -> dict[str, Any] | None:

@@ -82,6 +82,8 @@ class Regeneration:
         for number, where, payload in self._records():
             self._count(records=1)
             try:
+                if isinstance(payload, BadRecordError):
+                    raise payload
                 value = decode_line(payload) if isinstance(payload, bytes) else payload
                 asked = read_asked(value, number, where)
             except BadRecordError as error:
@@ -95,7 +97,8 @@ class Regeneration:
                 else:
                     yield one
 
-    def _records(self) -> Iterator[tuple[int, str, bytes | dict[str, Any]]]:
+    def _records(self) -> Iterator[tuple[int, str, bytes | dict[str, Any] | BadRecordError]]:
+        """What could not even be read comes with the number of the record before it: it has no number of its own."""
         number = 0
         for chunk in read_chunks(self._files):
             payloads: list[Any] = list(chunk.payloads())
@@ -104,6 +107,8 @@ class Regeneration:
                 if self._limit is not None and number > self._limit:
                     return
                 yield number, f"{self._files[chunk.file_index].path}:{chunk.number(index)}", payload
+            for line, reason, detail in chunk.problems:
+                yield number, f"{self._files[chunk.file_index].path}:{line}", BadRecordError(reason, detail)
 
     def _count(self, **changes: int) -> None:
         sums = {name: getattr(self.counts, name) + change for name, change in changes.items()}
