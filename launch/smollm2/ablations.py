@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from tp_dflash.bench.head_results import versions
+from tp_dflash.parallel.versions import versions
 
 CONFIG = "launch/configs/smollm2.toml"
 # Small packs: many updates in little time, and room for many runs on one GPU.

@@ -15,7 +15,7 @@ from typing import Any
 
 from launch.smollm2 import pictures
 from launch.smollm2.evaluations import HELD_OUT, IN_DISTRIBUTION, ON_CPU, ON_GPU, TREE_BUDGETS
-from tp_dflash.bench.head_results import versions
+from tp_dflash.parallel.versions import versions
 
 Report = dict[str, Any]
 

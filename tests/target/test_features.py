@@ -156,7 +156,7 @@ def test_layer_ids_mean_outputs_of_layers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("layer_ids", [[4], [0, 5], [-1, 2], [2, 2], [3, 1], [], [0, 1, 2, 3, 3]])
 def test_impossible_layer_ids_are_refused(layer_ids: list[int], tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"within 0\.\.3 for a target of 5 layers"):
+    with pytest.raises(ValueError, match=r"expected .*layer ids .* for a target of 5 layers"):
         _stub(tmp_path, layer_ids)
 
 

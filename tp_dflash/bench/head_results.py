@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from tp_dflash import __version__
 from tp_dflash.bench.head_accuracy import GradientError
 from tp_dflash.bench.head_problem import HeadSizes
 from tp_dflash.bench.head_timing import Measurement
+from tp_dflash.parallel.versions import versions
 
 _PACKAGES = ("torch", "triton", "liger-kernel", "cut-cross-entropy")
 
@@ -68,7 +66,7 @@ class HeadResults:
         return {
             "command": command,
             "machine": machine(device, self.num_ranks),
-            "versions": versions(),
+            "versions": versions(_PACKAGES),
             "sizes": vars(self.sizes),
             "figures": self.figures(),
             "measurements": [
@@ -97,17 +95,6 @@ def machine(device: torch.device, num_ranks: int) -> str:
     if device.type == "cuda":
         return f"{num_ranks} x {torch.cuda.get_device_name(device)}, CUDA {torch.version.cuda}"
     return f"{num_ranks} CPU ranks, {platform.machine()}"
-
-
-def versions(packages: Sequence[str] = _PACKAGES) -> dict[str, str]:
-    """This package, Python and the packages that matter, as far as they are installed."""
-    found = {"tp_dflash": __version__, "python": platform.python_version()}
-    for package in packages:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
 
 
 def _ratio(numerator: Measurement | None, denominator: Measurement | None) -> float | None:

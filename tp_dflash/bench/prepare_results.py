@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tp_dflash.bench.head_results import versions
+from tp_dflash.parallel.versions import versions
 
 CALL, FASTEST, PREPARE = "tokenizer(texts)", "encode_batch_fast(texts)", "prepare"
 _GIB = float(1 << 30)

@@ -28,12 +28,12 @@ from tp_dflash.bench.step_run import run_steps
 from tp_dflash.bench.step_timeline import draw_timeline
 from tp_dflash.config.run import RunConfig
 from tp_dflash.parallel import pick_device
+from tp_dflash.parallel.versions import versions
 from tp_dflash.placement import Placement
 from tp_dflash.planner import Calibration, RunSizes, check_fits
 from tp_dflash.planner.byte_sizes import GIB, in_gib
 from tp_dflash.planner.step_time import target_flops
 from tp_dflash.training.run_context import RunContext
-from tp_dflash.training.run_folder import versions
 from tp_dflash.training.target_role import load_target
 
 _TERA = 1e12

@@ -191,9 +191,9 @@ def _on_server(
 
 
 def _tokenizer(subject: _Subject) -> PreTrainedTokenizerBase:
-    from transformers import AutoTokenizer
+    from tp_dflash.data.tokenizer import load_tokenizer
 
-    return AutoTokenizer.from_pretrained(subject.target.path, trust_remote_code=subject.target.trust_remote_code)
+    return load_tokenizer(str(subject.target.path), subject.target.trust_remote_code)
 
 
 def _head(subject: _Subject, facts: TargetFacts) -> torch.Tensor:

@@ -29,7 +29,7 @@ def doctor(
 
 
 def _sections(run: Path | None) -> list[tuple[str, list[str]]]:
-    from tp_dflash.training.run_folder import versions
+    from tp_dflash.parallel.versions import versions
 
     found = [
         ("machine", _machine()),

@@ -15,6 +15,7 @@ from tp_dflash.config.data import TemplateConfig
 from tp_dflash.config.evaluation import EvaluationConfig
 from tp_dflash.config.load import ConfigError
 from tp_dflash.config.run import RunConfig
+from tp_dflash.config.run_files import RunFiles
 from tp_dflash.config.target import TargetConfig
 
 if TYPE_CHECKING:  # heavy imports wait until a command needs them
@@ -96,8 +97,8 @@ def evaluate(
 
 def _subject(drafter: Path, step: int | None, target: _Setting, changes: _Setting, limit: int | None) -> _Subject:
     """Where everything comes from: the options first, then the run or the export, then the defaults."""
-    run = drafter if (drafter / "run.json").is_file() else None
-    if run is None and (drafter / "state.json").is_file():
+    run = drafter if RunFiles(drafter).settings.is_file() else None
+    if run is None and (drafter / RunFiles.STATE).is_file():
         run, step = drafter.parent.parent, int(drafter.name.partition("-")[2])
     config = None
     if run is not None:
@@ -183,12 +184,11 @@ def _run(subject: _Subject, world: World, report: Path | None, picture: Path | N
 
 def _read(subject: _Subject, device: torch.device) -> Callable[..., EvaluationReport]:
     """Read all that can be at fault, before any rank waits for another; what is left is the decoding."""
-    from transformers import AutoTokenizer
-
+    from tp_dflash.data.tokenizer import load_tokenizer
     from tp_dflash.evaluation import evaluate_drafter, read_prompt_set
     from tp_dflash.target import Target, read_head_rows, read_target_facts
 
-    tokenizer = AutoTokenizer.from_pretrained(subject.tokenizer, trust_remote_code=subject.target.trust_remote_code)
+    tokenizer = load_tokenizer(subject.tokenizer, subject.target.trust_remote_code)
     prompt_sets = [read_prompt_set(each, tokenizer, subject.template) for each in subject.settings.prompts]
     facts = read_target_facts(subject.target)
     published, draft_head, name = _drafter(subject, facts, device)

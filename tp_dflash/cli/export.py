@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from tp_dflash.config.load import ConfigError
+from tp_dflash.config.run_files import RunFiles
 from tp_dflash.config.target import TargetConfig
 
 _LAYOUTS = ("zlab", "speculators")
@@ -34,7 +35,7 @@ def export(
     try:
         if layout not in _LAYOUTS or dtype not in (None, *_DTYPES):
             raise ValueError(f"expected a layout of {_LAYOUTS} and a dtype of {_DTYPES}, got {layout} and {dtype}")
-        if (source / "run.json").is_file():
+        if RunFiles(source).settings.is_file():
             from tp_dflash.training.export import export_checkpoint
 
             found = export_checkpoint(

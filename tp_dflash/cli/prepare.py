@@ -36,12 +36,13 @@ def prepare(
     from tp_dflash.config.load import ConfigError
     from tp_dflash.data import store_folder
     from tp_dflash.data.preparation_view import print_preparation
+    from tp_dflash.data.tokenizer import load_tokenizer
 
     console = Console()
     try:
         run, data = _configuration(inputs, overrides or [], tokenizer, strict)
         trusted = run is not None and run.target.trust_remote_code
-        loaded = _load_tokenizer(str(data.tokenizer), trusted)
+        loaded = load_tokenizer(str(data.tokenizer), trusted)
         folder = output or store_folder(data, loaded)
         splits = _prepared(console, data, loaded, folder)
         print_preparation(console, splits, loaded, examples)
@@ -77,18 +78,6 @@ def _configuration(
     if data.tokenizer is None:
         raise ConfigError("data.tokenizer: expected a tokenizer, got none; set it or use --tokenizer")
     return run, data
-
-
-def _load_tokenizer(name: str, trusted: bool) -> PreTrainedTokenizerBase:
-    from transformers import AutoTokenizer
-
-    try:
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name, trust_remote_code=trusted)
-    except (OSError, ValueError) as error:
-        raise ValueError(
-            f"data.tokenizer: expected a folder or name of a tokenizer, got {name!r}: {error}; correct it or --tokenizer"
-        ) from None
-    return tokenizer
 
 
 def _prepared(console: Console, data: DataConfig, tokenizer: PreTrainedTokenizerBase, folder: Path) -> DataSplits:

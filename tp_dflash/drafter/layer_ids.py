@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
+
+from tp_dflash.blocks.layer_ids import check_layer_ids
 
 
 def resolve_layer_ids(
@@ -16,16 +17,7 @@ def resolve_layer_ids(
     ids repeat or descend.
     """
     ids = default_layer_ids(num_target_layers, num_drafter_layers) if layer_ids is None else tuple(layer_ids)
-    if not ids or any(low >= high for low, high in itertools.pairwise(ids)):
-        raise ValueError(
-            f"expected distinct layer ids in ascending order, got {list(ids)} for a target of {num_target_layers} "
-            "layers; set drafter.target_layer_ids, or fewer drafter.num_layers"
-        )
-    if ids[0] < 0 or ids[-1] > num_target_layers - 2:
-        raise ValueError(
-            f"expected layer ids within 0..{num_target_layers - 2} for a target of {num_target_layers} layers, got "
-            f"{list(ids)}; change drafter.target_layer_ids"
-        )
+    check_layer_ids(ids, num_target_layers)
     return ids
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tp_dflash.config.run_files import RunFiles
+
 
 @dataclass(frozen=True)
 class RunRecord:
@@ -26,18 +28,21 @@ class RunRecord:
     @staticmethod
     def read(folder: Path) -> RunRecord:
         """ValueError if ``folder`` is not a run's."""
-        if not (folder / "run.json").is_file():
-            raise ValueError(f"{folder}: expected a run's folder with run.json, got none; give the training.run_folder")
-        lines = _json_lines(folder / "metrics.jsonl")
-        ranks = [_json_file(path) for path in sorted((folder / "ranks").glob("rank-*.json"))]
+        files = RunFiles(folder)
+        if not files.settings.is_file():
+            raise ValueError(
+                f"{folder}: expected a run's folder with {files.settings.name}, got none; give the training.run_folder"
+            )
+        lines = _json_lines(files.metrics)
+        ranks = [_json_file(path) for path in sorted(files.ranks.glob("rank-*.json"))]
         return RunRecord(
             name=folder.name,
-            settings=_json_file(folder / "run.json"),
+            settings=_json_file(files.settings),
             steps=_once(line for line in lines if "loss" in line),
             evaluations=_once(line for line in lines if any(str(key).startswith("evaluation/") for key in line)),
             ranks=sorted((rank for rank in ranks if "rank" in rank), key=lambda rank: int(rank["rank"])),
-            events=_json_lines(folder / "faults.jsonl"),
-            results=_json_file(folder / "report.json"),
+            events=_json_lines(files.faults),
+            results=_json_file(files.report),
         )
 
     def series(self, key: str) -> list[tuple[float, float]]:

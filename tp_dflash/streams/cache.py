@@ -20,7 +20,7 @@ from torch import Tensor
 
 from tp_dflash.blocks import BlockLayout, FeatureBatch, eligible_anchors
 from tp_dflash.streams.cache_files import CacheIndex, DocumentRows, is_complete
-from tp_dflash.streams.errors import StreamError
+from tp_dflash.streams.errors import StreamError, check_announced
 from tp_dflash.streams.meters import StreamMeters
 from tp_dflash.streams.payload import PayloadShapes, Slot, payload
 
@@ -68,11 +68,7 @@ class CachedFeatures:
 
     def receive(self, layout: BlockLayout) -> FeatureBatch:
         """The features of the pack that was expected first; waits until they are read."""
-        if not self._reading or self._reading[0][0] is not layout:
-            first = f"pack {self._reading[0][0].pack.pack_id}" if self._reading else "nothing"
-            raise StreamError(
-                f"expected pack {layout.pack.pack_id} to be announced next, got {first}; call expect() in order"
-            )
+        check_announced(layout, self._reading[0][0] if self._reading else None)
         _, future = self._reading.popleft()
         started = time.monotonic()
         read = future.result()

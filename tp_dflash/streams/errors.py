@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tp_dflash.blocks import BlockLayout
+
 
 class StreamError(RuntimeError):
     """A stream cannot go on: the two sides disagree, or one waited too long."""
@@ -25,3 +27,12 @@ class DrafterFailed(StreamError):  # noqa: N818 - it says what happened
     def __init__(self, message: str, remote_traceback: str) -> None:
         super().__init__(f"{message}\n--- traceback of the drafter rank ---\n{remote_traceback}")
         self.remote_traceback = remote_traceback
+
+
+def check_announced(layout: BlockLayout, first: BlockLayout | None) -> None:
+    """StreamError unless ``layout`` is the one that was announced first of those not yet taken (None: nothing was)."""
+    if first is not layout:
+        announced = "nothing" if first is None else f"pack {first.pack.pack_id}"
+        raise StreamError(
+            f"expected pack {layout.pack.pack_id} to be announced next, got {announced}; call expect() in order"
+        )

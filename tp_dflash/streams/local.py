@@ -13,7 +13,7 @@ from types import TracebackType
 import torch
 
 from tp_dflash.blocks import BlockLayout, FeatureBatch
-from tp_dflash.streams.errors import StreamError
+from tp_dflash.streams.errors import check_announced
 from tp_dflash.streams.meters import StreamMeters
 from tp_dflash.streams.payload import PayloadShapes, Slot, payload
 from tp_dflash.streams.sender import ComputeFeatures
@@ -35,11 +35,7 @@ class LocalFeatures:
 
     def receive(self, layout: BlockLayout) -> FeatureBatch:
         """Compute the features of the pack that was expected first."""
-        if not self._announced or self._announced[0] is not layout:
-            first = f"pack {self._announced[0].pack.pack_id}" if self._announced else "nothing"
-            raise StreamError(
-                f"expected pack {layout.pack.pack_id} to be announced next, got {first}; call expect() in order"
-            )
+        check_announced(layout, self._announced[0] if self._announced else None)
         self._announced.popleft()
         if not layout.pack.documents:
             self._empty_packs += 1

@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import TracebackType
 
 import torch
 from torch.distributed import ProcessGroup
 
 from tp_dflash.blocks import BlockLayout, FeatureBatch
 from tp_dflash.streams.contract import agree_on_contract
-from tp_dflash.streams.errors import StreamError, TargetFailed
+from tp_dflash.streams.errors import StreamError, TargetFailed, check_announced
 from tp_dflash.streams.link import Link, Posted, Tag, say_farewell
 from tp_dflash.streams.message import MESSAGE_BYTES, Message, State
 from tp_dflash.streams.meters import StreamMeters
 from tp_dflash.streams.payload import PayloadShapes, Slot, payload
+from tp_dflash.streams.stream_end import StreamEnd
 from tp_dflash.streams.transport import Transfer, make_transport
 from tp_dflash.streams.waiting import Waiting
 
@@ -38,7 +38,7 @@ class _Expected:
     transfer: Transfer | None
 
 
-class FeatureReceiver:
+class FeatureReceiver(StreamEnd):
     """Use it as a context manager: leaving it with an error tells every target rank before this rank ends.
 
     One buffer is in use, the other one receives. A batch stays valid until the next call of ``receive``.
@@ -81,11 +81,7 @@ class FeatureReceiver:
             self._free.append(self._in_use)
             self._in_use = None
         self._post()
-        if not self._posted or self._posted[0].layout is not layout:
-            first = f"pack {self._posted[0].layout.pack.pack_id}" if self._posted else "nothing"
-            raise StreamError(
-                f"expected pack {layout.pack.pack_id} to be announced next, got {first}; call expect() in order"
-            )
+        check_announced(layout, self._posted[0].layout if self._posted else None)
         expected = self._posted.popleft()
         self._in_use = expected.slot
         name = Message.about(layout).name
@@ -119,15 +115,6 @@ class FeatureReceiver:
             target_waited=sum(self._target_waited.values()) / max(len(self._target_waited), 1),
             drafter_waited=waiting.seconds,
         )
-
-    def __enter__(self) -> FeatureReceiver:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is not None:
-            self.fail(error)
 
     def _post(self) -> None:
         while self._announced and self._free:

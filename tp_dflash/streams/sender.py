@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import TracebackType
 
 import torch
 from torch.distributed import ProcessGroup
@@ -21,6 +20,7 @@ from tp_dflash.streams.link import Link, Posted, Tag, say_farewell
 from tp_dflash.streams.message import MESSAGE_BYTES, Message, State
 from tp_dflash.streams.meters import StreamMeters
 from tp_dflash.streams.payload import PayloadShapes, Slot, payload
+from tp_dflash.streams.stream_end import StreamEnd
 from tp_dflash.streams.transport import Transfer, make_transport
 from tp_dflash.streams.waiting import Waiting
 
@@ -40,7 +40,7 @@ class _Sent:
     transfer: Transfer | None
 
 
-class FeatureSender:
+class FeatureSender(StreamEnd):
     """Use it as a context manager: leaving it with an error tells every drafter rank before this rank ends."""
 
     def __init__(
@@ -101,15 +101,6 @@ class FeatureSender:
         """Packs and bytes sent and the time waited for drafters, since this sender was made."""
         waiting = self._waiting
         return StreamMeters(self._packs, self._empty_packs, self._bytes, waiting.elapsed, waiting.seconds, 0.0)
-
-    def __enter__(self) -> FeatureSender:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is not None:
-            self.fail(error)
 
     def _await_oldest(self) -> None:
         sent = self._in_flight.popleft()

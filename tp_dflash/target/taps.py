@@ -12,6 +12,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from tp_dflash.blocks.layer_ids import check_layer_ids
+
 Receive = Callable[[int, Tensor], None]
 
 
@@ -39,16 +41,6 @@ def decoder_layers(decoder: nn.Module, num_layers: int) -> nn.ModuleList:
             "this architecture is not supported"
         )
     return next(iter(outermost.values()))
-
-
-def check_layer_ids(layer_ids: Sequence[int], num_layers: int) -> None:
-    """ValueError unless the ids are distinct, ascending and within 0..L-2 (the last layer's output is ambiguous)."""
-    ids = list(layer_ids)
-    if not ids or ids != sorted(set(ids)) or ids[0] < 0 or ids[-1] > num_layers - 2:
-        raise ValueError(
-            f"expected distinct ascending layer ids within 0..{num_layers - 2} for a target of {num_layers} layers, got "
-            f"{ids}; change drafter.target_layer_ids, or fewer drafter.num_layers"
-        )
 
 
 class LayerTaps:

@@ -15,8 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tp_dflash.config.run_files import RunFiles
+
 MANIFEST = "manifest.json"
-STATE = "state.json"
+STATE = RunFiles.STATE
 _NAME = re.compile(r"step-(\d{8,})")
 
 

@@ -24,7 +24,7 @@ from tp_dflash.head import DraftVocabulary
 from tp_dflash.target import TargetFacts, read_target_facts
 from tp_dflash.training.checkpoint_folder import CheckpointFolder, find_fault, folder_name, newest_complete
 from tp_dflash.training.publish import published_drafter
-from tp_dflash.training.run_context import load_tokenizer
+from tp_dflash.training.run_context import run_tokenizer
 from tp_dflash.training.run_folder import RunFolder
 
 
@@ -57,14 +57,14 @@ def export_checkpoint(
 
 def frequent_tokens(config: RunConfig, facts: TargetFacts, size: int) -> DraftVocabulary:
     """The vocabulary of ``size`` tokens that a run's prepared data uses most, its end tokens included."""
-    folder = store_folder(config.data, load_tokenizer(config))
+    folder = store_folder(config.data, run_tokenizer(config))
     counts_V = open_store(folder).train.token_counts(facts.vocab_size)
     return DraftVocabulary.most_frequent(torch.from_numpy(counts_V), size, facts.eos_token_ids)
 
 
 def read_run_config(run: Path) -> RunConfig:
     """The configuration that a run's folder keeps; ConfigError if this version cannot read it."""
-    path = run / "run.json"
+    path = RunFolder(run).settings
     return parse_config(json.loads(path.read_text(encoding="utf-8"))["config"], str(path))
 
 

@@ -25,7 +25,7 @@ from tp_dflash.streams import CachedFeatures, FeatureCacheWriter, PayloadShapes
 from tp_dflash.streams.cache_files import cache_bytes, check_disk, complete_cache, is_complete
 from tp_dflash.streams.cache_writer import whole_layout
 from tp_dflash.target import Target, TargetFacts, check_target, read_target_facts
-from tp_dflash.training.run_context import RunContext, load_tokenizer
+from tp_dflash.training.run_context import RunContext, run_tokenizer
 
 _NO_MORE = -1
 
@@ -150,7 +150,7 @@ def _tell(pack_id: int, target: Target, together: ProcessGroup) -> int:
 
 
 def _prepared(config: RunConfig) -> Path:
-    tokenizer = load_tokenizer(config)
+    tokenizer = run_tokenizer(config)
     folder = store_folder(config.data, tokenizer)
     prepare_store(config.data, tokenizer, folder)
     return folder

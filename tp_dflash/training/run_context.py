@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import TextIO
 
 import torch
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from tp_dflash.config.load import dump_config
 from tp_dflash.config.run import RunConfig
 from tp_dflash.data import BatchPlan, DataSplits, open_store, prepare_store, store_folder
+from tp_dflash.data.tokenizer import load_tokenizer
 from tp_dflash.drafter import DrafterShape
 from tp_dflash.parallel import Groups, StopRequests, open_groups, pick_device
 from tp_dflash.parallel.decision import decided_by_first
@@ -145,14 +146,14 @@ def build_context(
     )
 
 
-def load_tokenizer(config: RunConfig) -> PreTrainedTokenizerBase:
+def run_tokenizer(config: RunConfig) -> PreTrainedTokenizerBase:
     """The tokenizer of the training text: ``data.tokenizer``, else the target's."""
     name = config.data.tokenizer or config.target.path
     if name is None:
         raise ValueError(
             "data.tokenizer: expected a tokenizer for a target without files, got none; set data.tokenizer"
         )
-    return AutoTokenizer.from_pretrained(name, trust_remote_code=config.target.trust_remote_code)
+    return load_tokenizer(name, config.target.trust_remote_code)
 
 
 def state_of(cursor: Cursor, course: Course, identity: str, updates: int) -> dict[str, object]:
@@ -170,7 +171,7 @@ def state_of(cursor: Cursor, course: Course, identity: str, updates: int) -> dic
 
 
 def _prepare(config: RunConfig) -> Path:
-    tokenizer = load_tokenizer(config)
+    tokenizer = run_tokenizer(config)
     folder = store_folder(config.data, tokenizer)
     prepare_store(config.data, tokenizer, folder)
     return folder

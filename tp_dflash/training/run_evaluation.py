@@ -17,7 +17,7 @@ from tp_dflash.drafter import Drafter, load_parameters, parameter_shapes
 from tp_dflash.evaluation import EvaluationReport, PromptSet, evaluate_drafter, read_prompt_set
 from tp_dflash.parallel.decision import decided_by_first
 from tp_dflash.target import Target, read_head_rows
-from tp_dflash.training.run_context import RunContext, load_tokenizer
+from tp_dflash.training.run_context import RunContext, run_tokenizer
 
 
 class RunEvaluation:
@@ -83,7 +83,7 @@ class RunEvaluation:
         config = self.context.config
         if not config.evaluation.prompts:
             return []
-        tokenizer = load_tokenizer(config)
+        tokenizer = run_tokenizer(config)
         return [read_prompt_set(prompts, tokenizer, config.data.template) for prompts in config.evaluation.prompts]
 
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from tp_dflash.config.target import TargetConfig
+from tp_dflash.data.tokenizer import load_tokenizer
 from tp_dflash.formats.contract.finding import Finding
 from tp_dflash.formats.contract.folder_view import FolderView
 from tp_dflash.formats.target_identity import TargetIdentity
@@ -99,7 +100,7 @@ def check_thinking(view: FolderView, folder: Path) -> Finding | None:
     if view.record is None or "template" not in view.record.recipe or not _has_tokenizer(folder):
         return None
     thinking = view.record.recipe["template"].get("thinking")
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer = load_tokenizer(str(folder))
     if tokenizer.chat_template is None:
         return None
     default, trained = (
