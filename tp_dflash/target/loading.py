@@ -19,7 +19,7 @@ from tp_dflash.target.quiet import quiet_transformers
 from tp_dflash.target.random_rows import random_rows
 from tp_dflash.target.source import load_model_config, target_folder, text_config
 from tp_dflash.target.taps import decoder_layers, text_decoder
-from tp_dflash.target.tensor_parallel import check_shares, cutter, split_decoder, split_parameters
+from tp_dflash.target.tensor_parallel import check_shares, split_decoder, split_parameters
 
 if TYPE_CHECKING:  # modelling code takes seconds to import, and planning needs none of it
     from transformers import PreTrainedConfig
@@ -30,20 +30,16 @@ def load_decoder(
 ) -> nn.Module:
     """Load (or make up) the text decoder; what a wrapper holds beside it (vision, audio) is dropped.
 
-    group: ranks that share one decoder. Of files each reads all into host memory, and its share goes to the device; made-up
-    weights are drawn on the device matrix by matrix, of which a share is kept.
+    group: ranks that share one decoder; it is then made in host memory, and only this rank's share goes to the device.
     """
     shared = group is not None and dist.get_world_size(group) > 1
     if group is not None:
         check_shares(facts, dist.get_world_size(group))
-    if config.random_weights:
-        decoder = _random_decoder(config, facts, device, group if shared else None)
-    elif group is not None and shared:
-        decoder = _stored_decoder(config, facts, torch.device("cpu"))
+    first = torch.device("cpu") if shared else device
+    decoder = _random_decoder(config, facts, first) if config.random_weights else _stored_decoder(config, facts, first)
+    if group is not None and shared:
         split_decoder(decoder, group)
         decoder.to(device)
-    else:
-        decoder = _stored_decoder(config, facts, device)
     decoder.eval().requires_grad_(False)
     if config.compile:
         for layer in decoder_layers(decoder, facts.num_layers):
@@ -74,28 +70,17 @@ def _decoder_config(model_config: PreTrainedConfig) -> PreTrainedConfig:
     return text if type(text) in MODEL_MAPPING else model_config
 
 
-def _random_decoder(
-    config: TargetConfig, facts: TargetFacts, device: torch.device, group: ProcessGroup | None
-) -> nn.Module:
-    """Weights drawn on the device itself, the same in each share of a group as in a whole decoder.
-
-    The embedding table is that of ``read_embedding_rows``.
-    """
+def _random_decoder(config: TargetConfig, facts: TargetFacts, device: torch.device) -> nn.Module:
+    """Weights drawn on the device itself; the embedding table is that of ``read_embedding_rows``."""
     from transformers import AutoModel
 
     model_config = _decoder_config(load_model_config(config))
-    with torch.device("meta"):
-        model = AutoModel.from_config(model_config, dtype=facts.dtype, attn_implementation=config.attention)
-    decoder: Any = text_decoder(model)
-    cut = cutter(decoder, group) if group is not None else lambda module: None
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), torch.no_grad():
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), torch.device(device):
         torch.manual_seed(0)
-        # Children before their parents, as transformers does when it loads a model whose files lack everything.
-        for module in reversed(list(decoder.modules())):
-            module.to_empty(device=device, recurse=False)
-            decoder._init_weights(module)
-            cut(module)
-        table = decoder.get_input_embeddings().weight
+        model = AutoModel.from_config(model_config, dtype=facts.dtype, attn_implementation=config.attention)
+    decoder = text_decoder(model)
+    table = decoder.get_input_embeddings().weight  # type: ignore[operator]
+    with torch.no_grad():
         table.copy_(random_rows("embedding", 0, facts.vocab_size, facts.hidden_size, facts.dtype, device))
     return decoder
 

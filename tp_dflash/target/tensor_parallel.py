@@ -55,31 +55,21 @@ def split_decoder(decoder: nn.Module, group: ProcessGroup) -> None:
     colwise: output rows of the weight are split. rowwise: input columns are split and the partial outputs added up over the
     group. colwise_gather_output: output rows are split and the outputs laid side by side again.
     """
-    cut = cutter(decoder, group)
-    for module in list(decoder.modules()):
-        cut(module)
-
-
-def cutter(decoder: nn.Module, group: ProcessGroup) -> Callable[[nn.Module], None]:
-    """What cuts one module of the decoder down to this rank's share, as ``split_decoder`` does; some are left whole."""
-    return _cutter(decoder, _Share(dist.get_world_size(group), dist.get_rank(group), group))
+    _split(decoder, _Share(dist.get_world_size(group), dist.get_rank(group), group))
 
 
 def split_parameters(decoder: nn.Module, num_ranks: int) -> int:
     """Parameters that each of so many ranks holds; the decoder (on the meta device) is split in place and of no other use."""
-    cut = _cutter(decoder, _Share(num_ranks, 0))
-    for module in list(decoder.modules()):
-        cut(module)
+    _split(decoder, _Share(num_ranks, 0))
     return sum(parameter.numel() for parameter in decoder.parameters())
 
 
-def _cutter(decoder: nn.Module, share: _Share) -> Callable[[nn.Module], None]:
+def _split(decoder: nn.Module, share: _Share) -> None:
     splits: dict[str, _Split] = {
         "colwise": _split_rows,
         "rowwise": _split_columns,
         "colwise_gather_output": _split_rows_and_gather,
     }
-    planned: dict[nn.Module, tuple[_Split, str]] = {}
     for name, module, style in _planned_modules(decoder):
         if style in _WHOLE_STYLES:
             continue
@@ -88,15 +78,7 @@ def _cutter(decoder: nn.Module, share: _Share) -> Callable[[nn.Module], None]:
                 f"{type(decoder).__name__}: expected linear projections split as {sorted(splits)}, got {name} "
                 f"({type(module).__name__}) as {style}; set placement.target_tensor_parallel = 1"
             )
-        share.of(module.in_features if style == "rowwise" else module.out_features, name)
-        planned[module] = (splits[style], name)
-
-    def cut(module: nn.Module) -> None:
-        if module in planned:
-            split, name = planned[module]
-            split(module, name, share)  # type: ignore[arg-type]
-
-    return cut
+        splits[style](module, name, share)
 
 
 def _planned_modules(decoder: nn.Module) -> list[tuple[str, nn.Module, str]]:
