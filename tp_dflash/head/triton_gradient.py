@@ -99,64 +99,9 @@ def overlap_kernel(
 
 
 @triton.jit
-def _known(merged, label, vocab_start):
-    """What is known of a row before it is read: both LSEs in bits; then of the label, and of the teacher's argmax, the drafter's
-    logit, the next smaller number and the column here (which may lie on another shard)."""
-    label_logit = tl.load(merged + 2)
-    at_argmax = tl.load(merged + 3)
-    teacher_argmax = tl.load(merged + 5).to(tl.int32) - vocab_start
-    return (
-        tl.load(merged + 0) * _LOG2_E, tl.load(merged + 1) * _LOG2_E,
-        label_logit, _just_below(label_logit), (label - vocab_start).to(tl.int32),
-        at_argmax, _just_below(at_argmax), teacher_argmax,
-    )  # fmt: skip
-
-
-@triton.jit
-def _coefficients(coefficient_ptr, row, WIDTH: tl.constexpr, WITH_GRADIENT: tl.constexpr, WITH_FORCE: tl.constexpr):
-    """A, B, E, R, J, S, H, Fbar of a row, as far as they are needed; the pointer may be None where none is."""
-    a, b, e, r, j, s, h, mean_force = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
-    if WITH_GRADIENT:
-        columns = coefficient_ptr + row * WIDTH
-        a = tl.load(columns + 0)
-        b = tl.load(columns + 1)
-        e = tl.load(columns + 2)
-        if WITH_FORCE:
-            r = tl.load(columns + 3)
-            j = tl.load(columns + 4)
-            s = tl.load(columns + 5)
-            h = tl.load(columns + 6)
-            mean_force = tl.load(columns + 7)
-    return a, b, e, r, j, s, h, mean_force
-
-
-@triton.jit
-def _gradient(z, t, known, coefficients, WITH_FORCE: tl.constexpr, WITH_JS: tl.constexpr):
-    """g of ``row_coefficients`` but for the label's own term."""
-    a, b, _, r, j, s, h, mean_force = coefficients
-    log2q = z * _LOG2_E - known[0]
-    log2p = t * _LOG2_E - known[1]
-    q = tl.exp2(log2q)
-    p = tl.exp2(log2p)
-    grad = a * q - b * p
-    if WITH_FORCE:
-        logq = log2q * _LN_2
-        force = r * (log2q - log2p) * _LN_2 - s * _pull(q, p) - h * logq
-        if WITH_JS:
-            force += 0.5 * j * (logq - tl.log(tl.maximum(0.5 * (p + q), _SMALLEST)))
-        grad += q * (force - mean_force)
-    return grad
-
-
-@triton.jit
-def _measure(z, t, columns, known, sums):
+def _measure(z, log2q, log2p, q, p, columns, label_logit, below_label, label, at_argmax, below_argmax, teacher_argmax,
+             kl, alpha, entropy, before_label, before_teacher):  # fmt: skip
     """Add one block to the running sums of ``Measured``; KL and entropy in bits until the row ends."""
-    lse2, teacher_lse2, label_logit, below_label, label, at_argmax, below_argmax, teacher_argmax = known
-    kl, alpha, entropy, before_label, before_teacher = sums
-    log2q = z * _LOG2_E - lse2
-    log2p = t * _LOG2_E - teacher_lse2
-    q = tl.exp2(log2q)
-    p = tl.exp2(log2p)
     kl += p * (log2p - log2q)
     alpha += tl.minimum(p, q)
     entropy -= q * log2q
@@ -166,26 +111,17 @@ def _measure(z, t, columns, known, sums):
 
 
 @triton.jit
-def _store_label(t_row, grad_row, known, coefficients, width, inverse_temperature,
-                 WITH_FORCE: tl.constexpr, WITH_JS: tl.constexpr, TEMPERED: tl.constexpr):  # fmt: skip
-    """The label's element once more, q_y - 1 formed before any rounding, over what the loop has stored."""
-    label_logit, label = known[2], known[4]
-    if (label >= 0) & (label < width):
-        t = tl.load(t_row + label).to(tl.float32)
-        if TEMPERED:
-            t *= inverse_temperature
-        grad = _gradient(label_logit, t, known, coefficients, WITH_FORCE, WITH_JS) - coefficients[2]
-        tl.debug_barrier()
-        tl.store(grad_row + label, grad.to(grad_row.dtype.element_ty))
-
-
-@triton.jit
-def _store_measured(out, kl, alpha, entropy, before_label, before_teacher):
-    tl.store(out + 0, tl.sum(kl, axis=0) * _LN_2)
-    tl.store(out + 1, tl.sum(alpha, axis=0))
-    tl.store(out + 2, tl.sum(entropy, axis=0) * _LN_2)
-    tl.store(out + 3, tl.sum(before_label, axis=0).to(tl.float32))
-    tl.store(out + 4, tl.sum(before_teacher, axis=0).to(tl.float32))
+def _gradient(log2q, log2p, q, p, a, b, r, j, s, h, mean_force,
+              WITH_FORCE: tl.constexpr, WITH_JS: tl.constexpr):  # fmt: skip
+    """g of ``row_coefficients`` but for the label's own term."""
+    grad = a * q - b * p
+    if WITH_FORCE:
+        logq = log2q * _LN_2
+        force = r * (log2q - log2p) * _LN_2 - s * _pull(q, p) - h * logq
+        if WITH_JS:
+            force += 0.5 * j * (logq - tl.log(tl.maximum(0.5 * (p + q), _SMALLEST)))
+        grad += q * (force - mean_force)
+    return grad
 
 
 @triton.jit
@@ -198,43 +134,86 @@ def gradient_kernel(
 ):  # fmt: skip
     """Write ``Measured`` columns and, asked for, the gradient of the drafter's logits over them."""
     lanes = tl.arange(0, BLOCK)
-    # Whole blocks need no select at the shard's edge.
-    whole = width - width % BLOCK
     for row in range(tl.program_id(0), num_rows, tl.num_programs(0)):
         z_row = z_ptr + tl.cast(row, tl.int64) * z_stride
         t_row = t_ptr + tl.load(slot_ptr + row) * t_stride
         grad_row = grad_ptr + tl.cast(row, tl.int64) * grad_stride
-        known = _known(merged_ptr + row * MERGED_WIDTH, tl.load(label_ptr + row), vocab_start)
-        coefficients = _coefficients(coefficient_ptr, row, COEFFICIENT_WIDTH, WITH_GRADIENT, WITH_FORCE)
+        merged = merged_ptr + row * MERGED_WIDTH
+        lse2 = tl.load(merged + 0) * _LOG2_E
+        teacher_lse2 = tl.load(merged + 1) * _LOG2_E
+        label_logit = tl.load(merged + 2)
+        at_argmax = tl.load(merged + 3)
+        below_label = _just_below(label_logit)
+        below_argmax = _just_below(at_argmax)
+        teacher_argmax = tl.load(merged + 5).to(tl.int32) - vocab_start
+        label = (tl.load(label_ptr + row) - vocab_start).to(tl.int32)
+        a, b, e, r, j, s, h, mean_force = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+        if WITH_GRADIENT:
+            coefficients = coefficient_ptr + row * COEFFICIENT_WIDTH
+            a = tl.load(coefficients + 0)
+            b = tl.load(coefficients + 1)
+            e = tl.load(coefficients + 2)
+            if WITH_FORCE:
+                r = tl.load(coefficients + 3)
+                j = tl.load(coefficients + 4)
+                s = tl.load(coefficients + 5)
+                h = tl.load(coefficients + 6)
+                mean_force = tl.load(coefficients + 7)
         kl = tl.zeros([BLOCK], tl.float32)
         alpha = tl.zeros([BLOCK], tl.float32)
         entropy = tl.zeros([BLOCK], tl.float32)
         before_label = tl.zeros([BLOCK], tl.int32)
         before_teacher = tl.zeros([BLOCK], tl.int32)
-        # The next block is under way while this one is worked on.
+        # The next block is under way while this one is worked on; whole blocks need no select at the shard's edge.
         z_next, t_next = _load(z_row, t_row, lanes, padded, inverse_temperature, TEMPERED)
+        whole = width - width % BLOCK
         for start in range(0, whole, BLOCK):
             columns = start + lanes
             z, t = z_next, t_next
             z_next, t_next = _load(z_row, t_row, columns + BLOCK, padded, inverse_temperature, TEMPERED)
-            sums = (kl, alpha, entropy, before_label, before_teacher)
-            kl, alpha, entropy, before_label, before_teacher = _measure(z, t, columns, known, sums)
+            log2q = z * _LOG2_E - lse2
+            log2p = t * _LOG2_E - teacher_lse2
+            q = tl.exp2(log2q)
+            p = tl.exp2(log2p)
+            kl, alpha, entropy, before_label, before_teacher = _measure(
+                z, log2q, log2p, q, p, columns, label_logit, below_label, label, at_argmax, below_argmax,
+                teacher_argmax, kl, alpha, entropy, before_label, before_teacher,
+            )  # fmt: skip
             if WITH_GRADIENT:
-                grad = _gradient(z, t, known, coefficients, WITH_FORCE, WITH_JS)
+                grad = _gradient(log2q, log2p, q, p, a, b, r, j, s, h, mean_force, WITH_FORCE, WITH_JS)
                 tl.debug_barrier()
                 tl.store(grad_row + columns, grad.to(grad_ptr.dtype.element_ty))
         if whole < width:
             columns = whole + lanes
             z = tl.where(columns < width, z_next, _BEYOND)
-            t = tl.where(columns < width, t_next, _BEYOND)
-            sums = (kl, alpha, entropy, before_label, before_teacher)
-            kl, alpha, entropy, before_label, before_teacher = _measure(z, t, columns, known, sums)
+            log2q = z * _LOG2_E - lse2
+            log2p = tl.where(columns < width, t_next, _BEYOND) * _LOG2_E - teacher_lse2
+            q = tl.exp2(log2q)
+            p = tl.exp2(log2p)
+            kl, alpha, entropy, before_label, before_teacher = _measure(
+                z, log2q, log2p, q, p, columns, label_logit, below_label, label, at_argmax, below_argmax,
+                teacher_argmax, kl, alpha, entropy, before_label, before_teacher,
+            )  # fmt: skip
             if WITH_GRADIENT:
-                grad = _gradient(z, t, known, coefficients, WITH_FORCE, WITH_JS)
+                grad = _gradient(log2q, log2p, q, p, a, b, r, j, s, h, mean_force, WITH_FORCE, WITH_JS)
                 tl.debug_barrier()
                 tl.store(grad_row + columns, grad.to(grad_ptr.dtype.element_ty), mask=columns < padded)
-        if WITH_GRADIENT:
-            _store_label(
-                t_row, grad_row, known, coefficients, width, inverse_temperature, WITH_FORCE, WITH_JS, TEMPERED
-            )
-        _store_measured(measured_ptr + row * MEASURED_WIDTH, kl, alpha, entropy, before_label, before_teacher)
+        if WITH_GRADIENT:  # noqa: SIM102 - the first is decided when the kernel is compiled
+            if (label >= 0) & (label < width):
+                # The label's element once more, q_y - 1 formed before any rounding, over what the loop has stored.
+                t = tl.load(t_row + label).to(tl.float32)
+                if TEMPERED:
+                    t *= inverse_temperature
+                log2q = label_logit * _LOG2_E - lse2
+                log2p = t * _LOG2_E - teacher_lse2
+                grad = _gradient(
+                    log2q, log2p, tl.exp2(log2q), tl.exp2(log2p), a, b, r, j, s, h, mean_force, WITH_FORCE, WITH_JS
+                )
+                tl.debug_barrier()
+                tl.store(grad_row + label, (grad - e).to(grad_ptr.dtype.element_ty))
+        measured = measured_ptr + row * MEASURED_WIDTH
+        tl.store(measured + 0, tl.sum(kl, axis=0) * _LN_2)
+        tl.store(measured + 1, tl.sum(alpha, axis=0))
+        tl.store(measured + 2, tl.sum(entropy, axis=0) * _LN_2)
+        tl.store(measured + 3, tl.sum(before_label, axis=0).to(tl.float32))
+        tl.store(measured + 4, tl.sum(before_teacher, axis=0).to(tl.float32))

@@ -60,23 +60,6 @@ def _edge(z_row, t_row, columns, width, padded, inverse_temperature, TEMPERED: t
 
 
 @triton.jit
-def _store_shard(out, z_row, width, vocab_start, label, drafter, teacher):
-    """The ``Shard`` columns of a row; each side as (maximum, sum relative to it, its column)."""
-    top, total, column = drafter
-    teacher_top, teacher_total, teacher_column = teacher
-    label_logit = tl.load(z_row + label, mask=(label >= 0) & (label < width), other=0.0).to(tl.float32)
-    at_teacher = tl.load(z_row + teacher_column, mask=teacher_column < width, other=0.0).to(tl.float32)
-    tl.store(out + 0, top)
-    tl.store(out + 1, total)
-    tl.store(out + 2, teacher_top)
-    tl.store(out + 3, teacher_total)
-    tl.store(out + 4, label_logit)
-    tl.store(out + 5, (column + vocab_start).to(tl.float32))
-    tl.store(out + 6, (teacher_column + vocab_start).to(tl.float32))
-    tl.store(out + 7, at_teacher)
-
-
-@triton.jit
 def statistics_kernel(
     z_ptr, t_ptr, slot_ptr, label_ptr, out_ptr,
     num_rows, width, padded, vocab_start, z_stride, t_stride, inverse_temperature,
@@ -121,8 +104,17 @@ def statistics_kernel(
             reference = tl.maximum(top, reference)
             teacher_reference = tl.maximum(teacher_top, teacher_reference)
         label = tl.load(label_ptr + row) - vocab_start
-        drafter, teacher = (top, total, column), (teacher_top, teacher_total, teacher_column)
-        _store_shard(out_ptr + row * OUT_WIDTH, z_row, width, vocab_start, label, drafter, teacher)
+        label_logit = tl.load(z_row + label, mask=(label >= 0) & (label < width), other=0.0).to(tl.float32)
+        at_teacher = tl.load(z_row + teacher_column, mask=teacher_column < width, other=0.0).to(tl.float32)
+        out = out_ptr + row * OUT_WIDTH
+        tl.store(out + 0, top)
+        tl.store(out + 1, total)
+        tl.store(out + 2, teacher_top)
+        tl.store(out + 3, teacher_total)
+        tl.store(out + 4, label_logit)
+        tl.store(out + 5, (column + vocab_start).to(tl.float32))
+        tl.store(out + 6, (teacher_column + vocab_start).to(tl.float32))
+        tl.store(out + 7, at_teacher)
 
 
 @triton.jit
