@@ -36,7 +36,7 @@ class Job:
             context.Process(
                 target=_rank_main,
                 args=(
-                    _environment(rank, world, per_node, self.store.port),
+                    _environment(rank, world, per_node, self.store.port, _report_of(self.outputs[rank])),
                     config,
                     list(extra),
                     self.outputs[rank],
@@ -71,6 +71,10 @@ class Job:
 
     def output(self, rank: int) -> str:
         return self.outputs[rank].read_text() if self.outputs[rank].exists() else ""
+
+    def reported(self, rank: int) -> str:
+        """What torchrun would quote of this rank at the end of its report."""
+        return json.loads(_report_of(self.outputs[rank]).read_text())["message"]["message"]
 
     def text(self) -> str:
         return "\n".join(f"--- rank {rank}\n{self.output(rank)[-3000:]}" for rank in range(len(self.ranks)))
@@ -112,7 +116,11 @@ def _toml(value: Any) -> str:
     return "[" + ", ".join(map(_toml, value)) + "]" if isinstance(value, list) else json.dumps(value)
 
 
-def _environment(rank: int, world: int, per_node: int, port: int) -> dict[str, str]:
+def _report_of(output: Path) -> Path:
+    return output.with_suffix(".error.json")
+
+
+def _environment(rank: int, world: int, per_node: int, port: int, report: Path) -> dict[str, str]:
     return {
         "RANK": str(rank),
         "WORLD_SIZE": str(world),
@@ -121,6 +129,7 @@ def _environment(rank: int, world: int, per_node: int, port: int) -> dict[str, s
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
         "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_ERROR_FILE": str(report),
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -31,16 +32,17 @@ class _Left:
         raise SystemExit
 
 
-def _lookout(store: Path, rank: int) -> tuple[Lookout, _Left]:
+def _lookout(store: Path, rank: int, report: Callable[[str], None] = lambda words: None) -> tuple[Lookout, _Left]:
     left = _Left()
     place = Neighbourhood(rank, LABELS, (0, 0), None, 40.0)
-    lookout = Lookout(dist.FileStore(str(store), 2), place, left)
+    lookout = Lookout(dist.FileStore(str(store), 2), place, report, left)
     lookout.start(lambda: None)
     return lookout, left
 
 
 def test_a_failure_ends_the_other_rank_with_its_words(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    first, first_left = _lookout(tmp_path / "store", 0)
+    reported: list[str] = []
+    first, first_left = _lookout(tmp_path / "store", 0, reported.append)
     second, second_left = _lookout(tmp_path / "store", 1)
     assert second.claim_failure("ValueError: bad line\nin two lines")
     assert not first.claim_failure("what followed from it")
@@ -48,9 +50,23 @@ def test_a_failure_ends_the_other_rank_with_its_words(tmp_path: Path, capfd: pyt
     assert first_left.done.wait(5)
     assert second_left.done.wait(5)
     assert (first_left.code, second_left.code) == (1, 1)
-    assert f"[{LABELS[0]}] leaves, because this failed first: {LABELS[1]}: ValueError: bad line in two lines" in (
-        capfd.readouterr().err
+    words = f"[{LABELS[0]}] leaves, because this failed first: {LABELS[1]}: ValueError: bad line in two lines"
+    assert words in capfd.readouterr().err
+    assert reported == [words]
+
+
+def test_the_reason_is_reported_before_the_first_rank_waits_for_the_others(tmp_path: Path) -> None:
+    """Whoever launched the ranks may end this one during that wait: the reason must be on disk by then."""
+    left, at = _Left(), []
+    place = Neighbourhood(0, LABELS, (0, 0), None, 40.0)
+    lookout = Lookout(
+        dist.FileStore(str(tmp_path / "store"), 2), place, lambda words: at.append(time.monotonic()), left
     )
+    lookout.claim_failure("ValueError: bad line")
+    lookout.start(lambda: None)
+    assert left.done.wait(8)
+    assert len(at) == 1
+    assert left.at - at[0] > 2.0
 
 
 def test_the_first_rank_waits_for_the_others_before_it_leaves(tmp_path: Path) -> None:
@@ -114,7 +130,7 @@ def test_a_store_that_is_gone_is_a_failure_unless_this_rank_has_done_its_part(
     tmp_path: Path, has_left: bool, capfd: pytest.CaptureFixture[str]
 ) -> None:
     store, left = _GoneStore(str(tmp_path / "store"), 2), _Left()
-    lookout = Lookout(store, Neighbourhood(1, LABELS, (0, 0), None, 40.0), left)
+    lookout = Lookout(store, Neighbourhood(1, LABELS, (0, 0), None, 40.0), print, left)
     lookout.start(lambda: None)
     waiting = threading.Thread(target=lookout.finish, args=(10.0,))
     if has_left:

@@ -11,7 +11,7 @@ import typer
 
 from tp_dflash.cli.durations import parse_duration
 from tp_dflash.cli.signals import calling_on_signals
-from tp_dflash.cli.world import World, joined, leaving_at_once
+from tp_dflash.cli.world import World, joined, leaving_at_once, tell_torchrun
 from tp_dflash.config.load import ConfigError, load_config
 from tp_dflash.placement import Placement
 
@@ -57,7 +57,7 @@ def train(
                 os.getppid() if world.launched else None,
                 silence_of(timeout),
             )
-            lookout = leaving.lookout = Lookout(store, place)
+            lookout = leaving.lookout = Lookout(store, place, tell_torchrun)
             stop = StopRequests(lookout, world.rank == placement.drafters[0], limit_seconds)
             with calling_on_signals(stop.request, labels[world.rank]):
                 assert dist.group.WORLD is not None

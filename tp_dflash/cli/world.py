@@ -1,8 +1,9 @@
 """The world that torchrun made, or a world of one: read from the environment once, entered and left here.
 
 In: environment variables. Out: plain numbers, an initialised default process group, and a store through which ranks look
-out for each other. A rank that fails tells the others, prints its traceback (of a mistake in the settings only the message) with its
-role and leaves at once, without waiting for anyone; torchrun sees it too and ends its own report with what failed first.
+out for each other. A rank that fails tells the others, prints its traceback (of a mistake in the settings only the
+message) with its role and leaves at once, without waiting for anyone; torchrun sees it too and ends its own report with
+what failed first.
 """
 
 from __future__ import annotations
@@ -118,14 +119,19 @@ class Leaving:
                 return text
             first = lookout.failure() or "another rank"
         except RuntimeError:  # the store is gone: nobody can be asked
+            tell_torchrun(f"[{self.label}] {type(error).__name__}: {error}")
             return text
+        own = f"{type(error).__name__}: {error}".splitlines()[0]
+        tell_torchrun(f"[{self.label}] {own}\n  this failed first: {first}")
         time.sleep(1.0)
-        own = f"{type(error).__name__}: {error}"
-        return f"{own.splitlines()[0]}\n  this failed first: {first}\n"
+        return f"{own}\n  this failed first: {first}\n"
 
 
 def tell_torchrun(words: str) -> None:
-    """``words`` in the file that torchrun quotes at the end of its report, which comes after every traceback."""
+    """``words`` in the file that torchrun quotes at the end of its report, which comes after every traceback.
+
+    Whichever rank torchrun takes for the first that failed (the first that it saw end), its words must name the cause.
+    """
     file = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if file:
         extra = {"py_callstack": words, "timestamp": str(int(time.time()))}

@@ -49,12 +49,18 @@ class Neighbourhood:
 class Lookout:
     """A thread beside the training. ``stop`` is set once any rank was asked to stop."""
 
-    def __init__(self, store: Store, place: Neighbourhood, leave: Callable[[int], None] = os._exit) -> None:
-        """store: a connection of its own. leave: ends this process at once."""
+    def __init__(
+        self,
+        store: Store,
+        place: Neighbourhood,
+        report: Callable[[str], None],
+        leave: Callable[[int], None] = os._exit,
+    ) -> None:
+        """store: a connection of its own. report: is told why this rank ends after a failure. leave: ends this process."""
         self.place = place
         self.stop = threading.Event()
         self._store = store
-        self._leave = leave
+        self._report, self._leave = report, leave
         self._lock = threading.Lock()
         self._finished = threading.Event()
         self._processes: dict[int, str] = {}
@@ -220,6 +226,8 @@ class Lookout:
     def _go(self, code: int, text: str) -> None:
         sys.stdout.flush()
         if text:
+            # Before anything that takes time: the launcher ends this rank as soon as it sees another one's end.
+            self._report(f"[{self.label}] {text}")
             os.write(2, f"[{self.label}] {text}\n".encode())
         self.before_leaving()
         self._leave(code)
