@@ -151,13 +151,3 @@ def test_muon_keeps_one_moment_of_a_matrix() -> None:
     adamw, muon = (_role(verdict_of(settings=(f'optimizer.name="{name}"',)), "drafter") for name in ("adamw", "muon"))
     both = _bytes(adamw, "AdamW moments, fp32")
     assert 0.5 < _bytes(muon, "Muon momentum, AdamW moments of norms, fp32") / both < 0.501
-
-
-def test_kept_layers_are_held_whole_from_the_forward_to_the_backward_pass() -> None:
-    kept, again = (
-        _role(verdict_of(settings=(*ONE_AND_ONE, f"drafter.keep_gathered={keep}")), "drafter")
-        for keep in ("true", "false")
-    )
-    layer = 2 * 5120 * (5120 + 1024) + 2 * 128 + 3 * 5120 * 17408 + 2 * 5120
-    assert _bytes(kept, "gathered layers") == 5 * _bytes(again, "gathered layers") == 5 * 2 * layer
-    assert kept.held_at("head") - again.held_at("head") == 5 * 2 * layer

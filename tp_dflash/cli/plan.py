@@ -31,7 +31,7 @@ def plan(
 ) -> None:
     """Show what every rank will hold, line by line, whether it fits, and how fast it will be. Needs no GPU."""
     # Loading torch and transformers makes a million objects, none of them garbage: to look for some takes a tenth of a plan's
-    # time, while they load and once more afterwards.
+    # time.
     gc.disable()
     try:
         from tp_dflash.config.load import ConfigError, load_config
@@ -49,7 +49,6 @@ def plan(
             sweep_text,
         )
     finally:
-        gc.freeze()
         gc.enable()
 
     try:

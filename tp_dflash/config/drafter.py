@@ -66,15 +66,10 @@ class DrafterConfig(Section):
     activation_checkpointing: bool = Field(
         False, description="Recompute each layer in the backward pass: less memory, about a third more drafter work."
     )
-    keep_gathered: bool = Field(
-        False,
-        description="Keep the layers' gathered copies in the compute dtype from the forward to the backward pass: less to move "
-        "in a step, 2 bytes a parameter more on every drafter rank.",
-    )
     compile: bool = Field(
         False,
-        description="Run each layer through torch.compile. Without it only norms, rotary turns and the gated product are "
-        "compiled, and attention, on GPUs.",
+        description="Run each layer through torch.compile. Without it only attention, rotary turns and the gated product are "
+        "compiled, on GPUs.",
     )
 
     @model_validator(mode="after")

@@ -53,15 +53,12 @@ def _spread(sizes: RunSizes) -> str:
 
 
 def gather_lines(sizes: RunSizes) -> list[MemoryLine]:
-    """Whole copies of parameters in the compute dtype: the root's all step long, a layer's with the next one's ahead, or all."""
+    """Whole copies of parameters in the compute dtype: the root's all step long, a layer's with the next one's ahead."""
     shape, width = sizes.shape, sizes.compute_bytes
     root = (shape.feature_size + 2) * shape.hidden_size
     layer = sizes.layer_parameters
     # With other ranks to gather from, the next layer is gathered while this one computes.
     gathered = 1 if sizes.shard_ranks == 1 else 2
-    kept = sizes.config.drafter.keep_gathered
-    if kept:
-        gathered = shape.num_layers
     return [
         MemoryLine(
             "gathered fc and norms",
@@ -73,7 +70,7 @@ def gather_lines(sizes: RunSizes) -> list[MemoryLine]:
             "gathered layers",
             gathered * layer * width,
             f"{gathered} x {layer:,} parameters x {width} B",
-            ("head", "backward", "gradients") if kept else ("backward", "gradients"),
+            ("backward", "gradients"),
         ),
         MemoryLine(
             "layer gradient on its way",

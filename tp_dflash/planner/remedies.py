@@ -93,12 +93,6 @@ def _smaller_chunks(sizes: RunSizes) -> Iterator[Remedy]:
 
 
 def _less_kept(config: RunConfig) -> Iterator[Remedy]:
-    if config.drafter.keep_gathered:
-        yield Remedy(
-            "layers gathered twice",
-            {"drafter.keep_gathered": False},
-            "each layer's weights move again in the backward pass",
-        )
     if not config.drafter.activation_checkpointing:
         yield Remedy(
             "activation checkpointing",

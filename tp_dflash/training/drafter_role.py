@@ -47,7 +47,7 @@ def build_drafter(context: RunContext) -> Drafter:
             compile_layers=config.compile,
         )
     mesh = drafter_mesh(context.placement, context.groups, context.device)
-    shard_drafter(drafter, list(drafter.layers), mesh, context.compute_dtype, keep_gathered=config.keep_gathered)
+    shard_drafter(drafter, list(drafter.layers), mesh, context.compute_dtype)
     drafter.to_empty(device=context.device)
     if config.init_from is None:
         drafter.initialise(context.config.training.seed, config.init_std)

@@ -52,8 +52,9 @@ def write_feature_cache(
 ) -> None:
     """Write the features of all training documents; every rank of the group is a target rank here.
 
-    placement.target_tensor_parallel ranks in a row hold one target together, of which the first writes. announce: told the sizes before anything is computed. progress: told the tokens of each pack of this rank. What an
-    interrupted run has written is kept. A complete cache of the same data and target is left as it is.
+    placement.target_tensor_parallel ranks in a row hold one target together, of which the first writes. announce: told the
+    sizes before anything is computed. progress: told the tokens of each pack of this rank. What an interrupted run has
+    written is kept. A complete cache of the same data and target is left as it is.
     """
     index, num_targets = _target_index(group, config.placement.target_tensor_parallel)
     facts = read_target_facts(config.target)

@@ -38,7 +38,6 @@ class DrafterOptimizer:
         self.adamw = AdamW(groups, lr=rate, betas=config.betas, eps=config.eps, fused=True) if groups else None
         self.muon = Muon(by_muon, lr=rate, momentum=config.momentum, weight_decay=decay) if by_muon else None
         self._parameters = [*matrices, *vectors]
-        self._muon_parameters = {id(parameter) for parameter in by_muon}
 
     def step(self, rate: float, skip: Tensor) -> None:
         """Update at ``rate``; where the device scalar ``skip`` is 1.0 parameters, moments and counts stay as they are.
@@ -83,13 +82,16 @@ class DrafterOptimizer:
         return int(self._state(self._parameters[0])["step"])
 
     def _state(self, parameter: Tensor) -> dict[str, Tensor]:
-        optimizer = self.muon if id(parameter) in self._muon_parameters else self.adamw
+        optimizer = self.muon if self._moves_by_muon(parameter) else self.adamw
         assert optimizer is not None
         return optimizer.state[parameter]
 
     def _moment_names(self, parameter: Tensor) -> dict[str, str]:
         names = {"moment1": "exp_avg"}
-        return names if id(parameter) in self._muon_parameters else {**names, "moment2": "exp_avg_sq"}
+        return names if self._moves_by_muon(parameter) else {**names, "moment2": "exp_avg_sq"}
+
+    def _moves_by_muon(self, parameter: Tensor) -> bool:
+        return self.muon is not None and parameter.ndim >= 2
 
 
 def learning_rate(step: float, total_steps: float, config: OptimizerConfig) -> float:

@@ -16,9 +16,7 @@ from tp_dflash.formats import TargetIdentity
 from tp_dflash.target import TargetFacts
 
 # How the drafter is computed or was started, not what it is.
-_FREE_DRAFTER_SETTINGS = frozenset(
-    {"attention", "activation_checkpointing", "keep_gathered", "compile", "init_from", "init_std"}
-)
+_FREE_DRAFTER_SETTINGS = frozenset({"attention", "activation_checkpointing", "compile", "init_from", "init_std"})
 
 
 def run_identity(config: RunConfig, facts: TargetFacts, data: DataSplits) -> str:

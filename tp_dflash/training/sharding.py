@@ -36,23 +36,19 @@ def shard_drafter(
     layers: list[nn.Module],
     mesh: DeviceMesh,
     compute_dtype: torch.dtype,
-    *,
-    keep_gathered: bool = False,
 ) -> None:
     """Shard ``layers`` one by one and then the rest of ``drafter``, in place, over the last axis of ``mesh``.
 
     all-gather of parameters <-> reduce-scatter (sum) of gradients, then, where there are copies, their all-reduce (sum), which
-    leaves the same bits in all copies. A mesh of one rank takes the same path. keep_gathered: whole layers in the compute dtype
-    stay from the forward to the backward pass, which then gathers nothing.
+    leaves the same bits in all copies. A mesh of one rank takes the same path.
     """
     policy = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32)
     for layer in layers:
-        fully_shard(layer, mesh=mesh, mp_policy=policy, reshard_after_forward=not keep_gathered)
+        fully_shard(layer, mesh=mesh, mp_policy=policy)
     # The root's few parameters (fc and two norms) are needed at both ends of the forward pass: gather them once.
     fully_shard(drafter, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
     for module in drafter.modules():
-        # One rank's mean is its sum; asked to divide by 1.0, FSDP would read and write all gradients once more.
-        if isinstance(module, FSDPModule) and mesh.size() > 1:
+        if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
     for current, following in itertools.pairwise(layers):
