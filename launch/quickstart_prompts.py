@@ -7,37 +7,35 @@ true of the answers (a 135M model miscounts, and its letters go nowhere) does no
 
 import random
 
+from launch.drawn import words
+
 PROMPTS_PER_KIND = 48
 SEED = 20261130
 
 
-def _words(text: str, separator: str = " ") -> list[str]:
-    return text.split(separator)
-
-
-NOUNS = _words(
+NOUNS = words(
     "stone river garden window tree moon lamp paper horse bread cloud chair bottle basket mountain pencil train boat "
     "spoon carpet button mirror hammer ladder pillow candle blanket bucket rabbit turtle tiger monkey spider flower "
     "forest island desert valley bridge tower castle market engine ticket wallet jacket helmet guitar violin rocket"
 )
-NAMES = _words(
+NAMES = words(
     "Anna Ben Clara David Emma Felix Greta Hugo Irene Jack Karen Leo Maria Nina Oscar Paula Quentin Rosa Simon Tina "
     "Ursula Victor Wendy Xavier Yara Zoe Alice Bruno Celia Daniel Elena Frank Gloria Henry Ivy Jonas Kate Laura Martin "
     "Nora Oliver Peter Rita Samuel Teresa Vera Walter Yvonne"
 )
-JOBS = _words(
+JOBS = words(
     "baker nurse teacher gardener driver cook plumber carpenter painter farmer librarian dentist lawyer pilot waiter "
     "cashier tailor florist barber electrician mechanic accountant translator journalist photographer musician actor "
     "dancer architect engineer chemist pharmacist biologist secretary receptionist salesperson butcher fisherman "
     "firefighter lifeguard tutor editor designer programmer tester technician surveyor analyst"
 )
-COLOURS = _words("red blue green black white pink gray brown purple orange yellow gold")
-ATTRIBUTES = _words("name color size weight price age")
-EVENTS = _words(
+COLOURS = words("red blue green black white pink gray brown purple orange yellow gold")
+ATTRIBUTES = words("name color size weight price age")
+EVENTS = words(
     "a picnic,a dinner,a concert,a birthday party,a garden party,a movie night,a football match,a lunch", ","
 )
-THINGS = _words("vase key window lamp cup phone chair book")
-DAYS = _words("Monday Tuesday Wednesday Thursday Friday Saturday Sunday")
+THINGS = words("vase key window lamp cup phone chair book")
+DAYS = words("Monday Tuesday Wednesday Thursday Friday Saturday Sunday")
 
 
 def prompts() -> dict[str, list[str]]:

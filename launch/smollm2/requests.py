@@ -5,12 +5,9 @@ Comes in: nothing. Goes out: distinct prompts, drawn by a generator of their own
 
 import random
 
+from launch.drawn import distinct, words
 
-def _topics(text: str) -> list[str]:
-    return text.split(",")
-
-
-_TOPICS = _topics(
+_TOPICS = words(
     "gravity,photosynthesis,the water cycle,black holes,earthquakes,volcanoes,the moon,vaccines,antibiotics,sleep,memory,"
     "the human heart,the brain,muscles,healthy eating,running,swimming,yoga,chess,football,basketball,tennis,the guitar,"
     "the piano,jazz,classical music,painting,photography,sculpture,poetry,novels,theater,movies,gardening,cooking,baking "
@@ -24,7 +21,8 @@ _TOPICS = _topics(
     "geometry,probability,statistics,prime numbers,chemistry,acids and bases,atoms,molecules,electricity,magnets,light,"
     "sound,heat,evolution,genetics,cells,viruses,bacteria,the Roman Empire,ancient Egypt,ancient Greece,the Middle Ages,"
     "the Renaissance,the Industrial Revolution,democracy,elections,laws,human rights,the United Nations,travel,hotels,"
-    "camping,hiking,beaches,cities,public transport,recycling,plastic,clean water,houses,furniture,interior design,fashion"
+    "camping,hiking,beaches,cities,public transport,recycling,plastic,clean water,houses,furniture,interior design,fashion",
+    ",",
 )
 _FORMS = (
     "Explain {topic} to a ten-year-old.",
@@ -56,9 +54,9 @@ _FORMS = (
 
 def requests(count: int, seed: int) -> list[str]:
     """``count`` distinct requests."""
-    drawn = random.Random(f"{seed} requests")
-    found: dict[str, None] = {}
-    while len(found) < count:
-        topic, other = drawn.sample(_TOPICS, 2)
-        found[drawn.choice(_FORMS).format(topic=topic, other=other)] = None
-    return list(found)
+    return distinct(count, f"{seed} requests", _request)
+
+
+def _request(drawn: random.Random) -> str:
+    topic, other = drawn.sample(_TOPICS, 2)
+    return drawn.choice(_FORMS).format(topic=topic, other=other)

@@ -6,23 +6,20 @@ of a published test set.
 
 import random
 
+from launch.drawn import distinct, words
 
-def _words(text: str, separator: str = " ") -> list[str]:
-    return text.split(separator)
-
-
-_NAMES = _words(
+_NAMES = words(
     "Anna Ben Clara David Emma Felix Greta Hugo Irene Jack Karen Leo Maria Nina Oscar Paula Quentin Rosa Simon Tina "
     "Ursula Victor Wendy Xavier Yara Zoe Alice Bruno Celia Daniel Elena Frank Gloria Henry Ivy Jonas Kate Laura"
 )
-_ITEMS = _words(
+_ITEMS = words(
     "apples pencils stickers marbles cookies books shells stamps postcards balloons candles oranges coins buttons "
     "beads tickets flowers eggs muffins photos"
 )
-_JOBS = _words(
+_JOBS = words(
     "mows lawns,paints fences,walks dogs,washes cars,babysits,delivers newspapers,cleans windows,repairs bikes", ","
 )
-_PLACES = _words("school,the market,the library,the park,a farm,the station,the lake,the museum", ",")
+_PLACES = words("school,the market,the library,the park,a farm,the station,the lake,the museum", ",")
 _TEMPLATES = (
     "{a} has {n} {item}. {b} gives {a} {m} more {item}, and then {a} loses {k} of them. How many {item} does {a} have now?",
     "{a} buys {n} {item} for ${k} each and pays with a ${big} bill. How much change does {a} get?",
@@ -49,20 +46,19 @@ _TEMPLATES = (
 
 def word_problems(count: int, seed: int) -> list[str]:
     """``count`` distinct problems."""
-    drawn = random.Random(f"{seed} word problems")
-    problems: dict[str, None] = {}
-    while len(problems) < count:
-        first, second = drawn.sample(_NAMES, 2)
-        problem = drawn.choice(_TEMPLATES).format(
-            a=first,
-            b=second,
-            item=drawn.choice(_ITEMS),
-            job=drawn.choice(_JOBS),
-            place=drawn.choice(_PLACES),
-            k=drawn.randint(2, 9),
-            m=drawn.randint(2, 20),
-            n=drawn.randint(5, 40),
-            big=drawn.randint(40, 200),
-        )
-        problems[problem] = None
-    return list(problems)
+    return distinct(count, f"{seed} word problems", _problem)
+
+
+def _problem(drawn: random.Random) -> str:
+    first, second = drawn.sample(_NAMES, 2)
+    return drawn.choice(_TEMPLATES).format(
+        a=first,
+        b=second,
+        item=drawn.choice(_ITEMS),
+        job=drawn.choice(_JOBS),
+        place=drawn.choice(_PLACES),
+        k=drawn.randint(2, 9),
+        m=drawn.randint(2, 20),
+        n=drawn.randint(5, 40),
+        big=drawn.randint(40, 200),
+    )

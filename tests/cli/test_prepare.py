@@ -75,22 +75,26 @@ def test_mistakes_are_named(folder: Path, arguments: list[str], message: str) ->
     assert message in str(result.exception)
 
 
-def test_a_run_configuration_shows_packs_and_coverage_too(folder: Path) -> None:
+def _write_run(mask_token_id: int, per_pack: int) -> None:
     Path("run.toml").write_text(
-        """
+        f"""
         [target]
         path = "tokenizer"
         [drafter]
-        mask_token_id = 900
+        mask_token_id = {mask_token_id}
         block_size = 4
         [data]
         train = "chats.jsonl"
         max_length = 400
         token_budget = 512
         [anchors]
-        per_pack = 1
+        per_pack = {per_pack}
         """
     )
+
+
+def test_a_run_configuration_shows_packs_and_coverage_too(folder: Path) -> None:
+    _write_run(mask_token_id=900, per_pack=1)
     result = invoke("run.toml")
     assert result.exit_code == 0, result.output
     assert "packs an epoch" in result.output
@@ -99,21 +103,7 @@ def test_a_run_configuration_shows_packs_and_coverage_too(folder: Path) -> None:
 
 def test_a_mask_token_that_occurs_in_the_data_is_told(folder: Path) -> None:
     taken = tiny.make_tokenizer().convert_tokens_to_ids("<|im_end|>")
-    Path("run.toml").write_text(
-        f"""
-        [target]
-        path = "tokenizer"
-        [drafter]
-        mask_token_id = {taken}
-        block_size = 4
-        [data]
-        train = "chats.jsonl"
-        max_length = 400
-        token_budget = 512
-        [anchors]
-        per_pack = 16
-        """
-    )
+    _write_run(taken, per_pack=16)
     result = invoke("run.toml")
     assert isinstance(result.exception, ConfigError)
     assert f"got {taken} ('<|im_end|>'), which occurs 6 times" in str(result.exception)

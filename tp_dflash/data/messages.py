@@ -53,6 +53,13 @@ def read_message(value: Any, number: int) -> tuple[dict[str, Any], bool]:
     return message, all(value.get(key) is None or bool(value[key]) for key in _TRAINED_ON)
 
 
+def own_system_turn(record: dict[str, Any], messages: list[Any]) -> dict[str, Any] | None:
+    """The record's ``system`` text as a turn to stand before its messages; None without one, or if they begin with one."""
+    system, first = record.get("system"), messages[0] if messages else None
+    begins = isinstance(first, dict) and "system" in (first.get("role"), first.get("from"))
+    return {"role": "system", "content": system} if isinstance(system, str) and system and not begins else None
+
+
 def read_text(content: Any, where: str) -> str:
     """Text of a content field: a string, null, or a list of text parts."""
     if content is None:

@@ -13,13 +13,13 @@ from typing import Any, Literal
 
 from tp_dflash.data.bad_record import BadRecordError, DropReason
 from tp_dflash.data.conversation import Conversation, PlainText, RawPair, Record, TokenIds
-from tp_dflash.data.messages import read_message, read_text
+from tp_dflash.data.messages import own_system_turn, read_message, read_text
 
 PairStyle = Literal["chat", "raw"]
 
 _PAIRS = (("prompt", "completion"), ("prompt", "response"), ("instruction", "output"), ("question", "answer"))
-_CONVERSATIONS = ("messages", "conversations", "conversation")
-_FORMS = {*_CONVERSATIONS, "input_ids", "text", *itertools.chain.from_iterable(_PAIRS)}
+CONVERSATION_KEYS = ("messages", "conversations", "conversation")
+_FORMS = {*CONVERSATION_KEYS, "input_ids", "text", *itertools.chain.from_iterable(_PAIRS)}
 _MASKS = ("loss_mask", "assistant_masks", "completion_mask", "labels")
 _IGNORED_LABEL = -100
 
@@ -50,7 +50,7 @@ def parse_object(value: Any, pairs: PairStyle = "chat") -> Record:
     if nulls:
         # Files of several forms have every field in every record: only what has a value says what a record is.
         value = {key: entry for key, entry in value.items() if entry is not None}
-    for key in _CONVERSATIONS:
+    for key in CONVERSATION_KEYS:
         if key in value:
             return _conversation(value[key], value, key)
     if "input_ids" in value:
@@ -74,9 +74,8 @@ def _conversation(messages: Any, value: dict[str, Any], key: str) -> Conversatio
     if not messages:
         raise BadRecordError(DropReason.EMPTY_CONVERSATION, f"{key} is an empty list")
     read = [(*read_message(message, number), _is_cut_off(message)) for number, message in enumerate(messages, start=1)]
-    system = value.get("system")
-    if isinstance(system, str) and system and read[0][0]["role"] != "system":
-        read.insert(0, ({"role": "system", "content": system}, False, False))
+    if (system := own_system_turn(value, messages)) is not None:
+        read.insert(0, (system, False, False))
     last = max((index for index, (message, *_) in enumerate(read) if message["role"] == "assistant"), default=None)
     if last is None:
         roles = ", ".join(message["role"] for message, *_ in read)

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tp_dflash.data.bad_record import BadRecordError, DropReason
-from tp_dflash.data.messages import read_message, read_text
-from tp_dflash.data.parse import read_tools
+from tp_dflash.data.messages import own_system_turn, read_message, read_text
+from tp_dflash.data.parse import CONVERSATION_KEYS, read_tools
 
 _PROMPTS = ("prompt", "instruction", "question")
 # Keeps the numbers of further answers clear of those of records, in the lower 32 bits too: some generators of random
@@ -121,11 +121,12 @@ def _asks(turns: list[dict[str, Any] | None]) -> bool:
 
 def _messages(value: dict[str, Any]) -> list[Any]:
     value = {key: entry for key, entry in value.items() if entry is not None}
-    for key in ("messages", "conversations", "conversation"):
+    for key in CONVERSATION_KEYS:
         if key in value:
             if not isinstance(value[key], list):
                 raise BadRecordError(DropReason.BAD_FIELD, f"{key}: expected a list, got {type(value[key]).__name__}")
-            return _with_system(value.get("system"), value[key])
+            system = own_system_turn(value, value[key])
+            return value[key] if system is None else [system, *value[key]]
     prompt_key = next((key for key in _PROMPTS if key in value), None)
     if prompt_key is None:
         raise BadRecordError(
@@ -140,18 +141,6 @@ def _messages(value: dict[str, Any]) -> list[Any]:
     if not text.strip():
         raise BadRecordError(DropReason.EMPTY_TEXT, f"{prompt_key} is empty")
     return [{"role": "user", "content": text}]
-
-
-def _with_system(system: Any, messages: list[Any]) -> list[Any]:
-    """The turns after the record's own system text, unless they begin with one."""
-    begins = (
-        bool(messages)
-        and isinstance(messages[0], dict)
-        and "system" in (messages[0].get("role"), messages[0].get("from"))
-    )
-    if not isinstance(system, str) or not system or begins:
-        return messages
-    return [{"role": "system", "content": system}, *messages]
 
 
 def _turn(message: Any, index: int) -> dict[str, Any] | None:
