@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The recipe of docs/recipe.md from nothing: environment, target, prompts, the target's answers, training, evaluation, results.
-# Needs one GPU (about 20 minutes on an H200). Every part goes on where it was ended. Arguments go to the training, e.g.
+# Needs one GPU. Every part goes on where it was ended. Arguments go to the training, e.g.
 #   launch/smollm2.sh --set training.max_steps=2000
 set -euo pipefail
 # shellcheck source=launch/environment.sh

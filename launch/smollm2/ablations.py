@@ -128,14 +128,15 @@ def run_all(jobs: list[Job], commands: list[list[str]], at_once: int, deadline: 
 
 
 def summary(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A row a variant: mean acceptance on the unseen prompts, its spread over seeds, the difference to the base."""
+    """A row a variant: mean acceptance on the unseen prompts, its spread over seeds (None of one), the difference to the base."""
     rows = []
     for variant in VARIANTS:
         runs = [run for run in found if run["variant"] == variant]
         if runs:
             lengths = [run["acceptance"]["indistribution"] for run in runs]
             row = {"variant": variant, "seeds": len(runs), "acceptance": mean(lengths)}
-            row |= {"spread": max(lengths) - min(lengths), "kl": mean(run["kl"] for run in runs)}
+            spread = max(lengths) - min(lengths) if len(lengths) > 1 else None
+            row |= {"spread": spread, "kl": mean(run["kl"] for run in runs)}
             rows.append(row)
     base = next((row["acceptance"] for row in rows if row["variant"] == BASE), None)
     return [row | {"to_base": None if base is None else row["acceptance"] - base} for row in rows]
@@ -185,9 +186,7 @@ def main() -> None:
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     arguments.out.write_text(json.dumps(document, indent=2) + "\n", "utf-8")
     for row in document["table"]:
-        print(
-            f"{row['variant']:32} {row['acceptance']:.3f} (spread {row['spread']:.3f}, {row['seeds']} seeds) kl {row['kl']:.3f}"
-        )
+        print(f"{row['variant']:32} {row['acceptance']:.3f} ({row['seeds']} seeds) kl {row['kl']:.3f}")
 
 
 if __name__ == "__main__":

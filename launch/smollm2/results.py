@@ -8,6 +8,7 @@ Comes in: a run folder with `metrics.jsonl`, `report.json`, `evaluations/`; the 
 
 import argparse
 import json
+import shlex
 import sys
 from pathlib import Path
 from statistics import mean
@@ -15,7 +16,6 @@ from typing import Any
 
 from launch.smollm2 import pictures
 from launch.smollm2.evaluations import HELD_OUT, IN_DISTRIBUTION, ON_CPU, ON_GPU, TREE_BUDGETS
-from tp_dflash.parallel.versions import versions
 
 Report = dict[str, Any]
 
@@ -99,9 +99,10 @@ def ablation_table(ablations: Report) -> str:
     """Markdown: acceptance of each variant beside the base and its spread over seeds."""
     lines = ["| variant | seeds | acceptance | to base | spread | KL |", "|---|---|---|---|---|---|"]
     for row in ablations["table"]:
+        spread = "" if row["spread"] is None else f"{row['spread']:.3f}"
         lines.append(
-            f"| {row['variant']} | {row['seeds']} | {row['acceptance']:.3f} | {row['to_base']:+.3f} | "
-            f"{row['spread']:.3f} | {row['kl']:.3f} |"
+            f"| {row['variant']} | {row['seeds']} | {row['acceptance']:.3f} | {row['to_base']:+.3f} | {spread} | "
+            f"{row['kl']:.3f} |"
         )
     return "\n".join(lines)
 
@@ -117,9 +118,14 @@ def main() -> None:
     reports = read_reports(arguments.run)
     identity = json.loads((arguments.run / "run.json").read_text())
     document = {
-        "command": "launch/smollm2.sh; " + " ".join(["python -m launch.smollm2.results", *sys.argv[1:]]),
+        "command": "; ".join(
+            [
+                f"python -m tp_dflash {shlex.join(identity['argv'][1:])}",
+                f"python -m launch.smollm2.results {shlex.join(sys.argv[1:])}",
+            ]
+        ),
         "machine": arguments.machine,
-        "versions": identity.get("versions", versions()),
+        "versions": identity["versions"],
         **({"note": arguments.note} if arguments.note else {}),
         "figures": figures(arguments.run, reports),
         "reports": reports,
