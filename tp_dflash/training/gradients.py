@@ -33,10 +33,9 @@ def global_norm(parts: Sequence[ShardedParameters], device: torch.device) -> Ten
     """
     total = torch.zeros((), dtype=torch.float32, device=device)
     for part in parts:
-        squares = torch.zeros((), dtype=torch.float32, device=device)
-        gradients = _local_gradients(part.parameters)
-        for norm in torch._foreach_norm(gradients) if gradients else ():
-            squares += norm.float().square()
+        squares = torch.zeros_like(total)
+        if gradients := _local_gradients(part.parameters):
+            squares += torch.stack(torch._foreach_norm(gradients, dtype=torch.float32)).square().sum()
         if part.group is not None:
             dist.all_reduce(squares, group=part.group)
         total += squares / part.copies

@@ -1,8 +1,9 @@
 """Muon: each hidden matrix moves along the orthogonalised direction of its momentum.
 
 In: sharded fp32 matrices with gradients. Out: moved matrices. The direction belongs to the whole matrix, not to a rank's rows
-of it: each is gathered, orthogonalised, and this rank's rows of the result are kept. Formulas: K. Jordan and others, "Muon:
-an optimizer for hidden layers in neural networks" (2024), which gives the momentum and the Newton-Schulz iteration with its
+of it: it is gathered, orthogonalised, and this rank's rows of the result are kept. Matrices of one shape move together, so that
+a small drafter's update is not mostly the starting of kernels. Formulas: K. Jordan and others, "Muon: an
+optimizer for hidden layers in neural networks" (2024), which gives the momentum and the Newton-Schulz iteration with its
 coefficients; the factor 0.2 sqrt(max(rows, columns)), with which AdamW's learning rates serve, is from J. Liu and others,
 "Muon is scalable for LLM training" (arXiv 2502.16982).
 
@@ -17,14 +18,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from torch.optim import Optimizer
 
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 _ITERATIONS = 5
 _MATCHED_RMS = 0.2
-# Matrices of one shape are iterated together, at most so many numbers at once.
-_MOST_NUMBERS = 1 << 27
+# Of matrices that move together, at most so many numbers (or one matrix): bounds what an update holds beside its state.
+_MOST_NUMBERS = 1 << 26
 
 
 class Muon(Optimizer):
@@ -41,35 +42,38 @@ class Muon(Optimizer):
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """One update of every matrix; where the device scalar ``skip`` is 1.0 nothing changes, and nobody waits for it.
 
-        All-gather of each matrix's direction over the ranks that share it, in the same order on all of them, out of place.
+        All-gather of the directions over the ranks that share them, in the same order on all of them, out of place.
         """
         for group in self.param_groups:
             matrices = [matrix for matrix in group["params"] if matrix.grad is not None]
-            directions = [self._direction(matrix, group["momentum"]) for matrix in matrices]
-            for index in _alike(directions):
-                whole_GRC = torch.stack([directions[i] for i in index])
-                for i, update_RC in zip(index, orthogonalised(whole_GRC), strict=True):
-                    self._move(matrices[i], update_RC, group["lr"], group["weight_decay"])
+            for alike in _alike(matrices):
+                self._move(alike, group["lr"], group["momentum"], group["weight_decay"])
 
-    def _direction(self, matrix: Tensor, momentum: float) -> Tensor:
-        """The whole matrix's Nesterov direction in bf16; this rank's part of the momentum moves on."""
+    def _move(self, matrices: Sequence[Tensor], rate: float, momentum: float, weight_decay: float) -> None:
+        """Matrices of one shape, and this rank's part of their momentum. Shape letters: G matrices, r this rank's rows."""
+        states = [self._state_of(matrix) for matrix in matrices]
+        locals_, kept = [_local(matrix) for matrix in matrices], [_local(state["exp_avg"]) for state in states]
+        gradient_GrC = torch.stack([_local(matrix.grad) for matrix in matrices if matrix.grad is not None])
+        kept_GrC = torch.stack(kept)
+        moved_GrC = kept_GrC.lerp(gradient_GrC, 1 - momentum)
+        direction_GRC = _whole(gradient_GrC.lerp(moved_GrC, momentum).bfloat16(), matrices[0])
+        update_GrC = _own_part(orthogonalised(direction_GRC), matrices[0]).float()
+        scale = _MATCHED_RMS * max(matrices[0].shape) ** 0.5
+        step_GrC = rate * (scale * update_GrC + weight_decay * torch.stack(locals_))
+        if self.skip is not None:
+            # Chosen, not multiplied: a skipped step's update may be NaN, which times 0 stays NaN.
+            moved_GrC = torch.where(self.skip > 0, kept_GrC, moved_GrC)
+            step_GrC = torch.where(self.skip > 0, 0.0, step_GrC)
+        torch._foreach_copy_(kept, list(moved_GrC.unbind()))
+        torch._foreach_sub_(locals_, list(step_GrC.unbind()))
+        torch._foreach_add_([state["step"] for state in states], 1.0 if self.skip is None else 1.0 - self.skip)
+
+    def _state_of(self, matrix: Tensor) -> dict[str, Tensor]:
         state = self.state[matrix]
         if not state:
             state["exp_avg"] = torch.zeros_like(matrix)
             state["step"] = torch.zeros((), dtype=torch.float32, device=matrix.device)
-        assert matrix.grad is not None
-        kept, gradient = _local(state["exp_avg"]), _local(matrix.grad)
-        moved = kept.lerp(gradient, 1 - momentum)
-        direction = gradient.lerp(moved, momentum).bfloat16()
-        kept.copy_(moved if self.skip is None else torch.where(self.skip > 0, kept, moved))
-        state["step"] += 1.0 if self.skip is None else 1.0 - self.skip
-        return _whole(direction, matrix)
-
-    def _move(self, matrix: Tensor, update_RC: Tensor, rate: float, weight_decay: float) -> None:
-        local = _local(matrix)
-        step = _MATCHED_RMS * max(matrix.shape) ** 0.5 * _own_part(update_RC, matrix).float() + weight_decay * local
-        # A skipped step's update may be NaN, which times 0 stays NaN.
-        local -= rate * (step if self.skip is None else torch.where(self.skip > 0, 0.0, step))
+        return state
 
 
 def orthogonalised(matrix_GRC: Tensor) -> Tensor:
@@ -80,35 +84,43 @@ def orthogonalised(matrix_GRC: Tensor) -> Tensor:
     x_GRC = x_GRC / x_GRC.float().norm(dim=(1, 2), keepdim=True).clamp(min=1e-7).to(x_GRC.dtype)
     for _ in range(_ITERATIONS):
         gram_GRR = x_GRC @ x_GRC.mT
-        x_GRC = a * x_GRC + (b * gram_GRR + c * gram_GRR @ gram_GRR) @ x_GRC
+        x_GRC = torch.baddbmm(x_GRC, torch.baddbmm(gram_GRR, gram_GRR, gram_GRR, beta=b, alpha=c), x_GRC, beta=a)
     return x_GRC.mT if tall else x_GRC
 
 
-def _alike(matrices: Sequence[Tensor]) -> Iterator[list[int]]:
-    """Indices of matrices of one shape, as many together as may be iterated at once."""
-    by_shape: dict[torch.Size, list[int]] = {}
-    for index, matrix in enumerate(matrices):
-        by_shape.setdefault(matrix.shape, []).append(index)
-    for shape, indices in by_shape.items():
+def _alike(matrices: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+    """Matrices of one shape, as many together as may move at once."""
+    by_shape: dict[torch.Size, list[Tensor]] = {}
+    for matrix in matrices:
+        by_shape.setdefault(matrix.shape, []).append(matrix)
+    for shape, alike in by_shape.items():
         together = max(1, _MOST_NUMBERS // shape.numel())
-        yield from (indices[start : start + together] for start in range(0, len(indices), together))
+        yield from (alike[start : start + together] for start in range(0, len(alike), together))
 
 
 def _local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def _whole(local: Tensor, like: Tensor) -> Tensor:
+def _whole(local_GrC: Tensor, like: Tensor) -> Tensor:
+    """The ranks' rows of matrices that are spread as ``like`` is, put together on every rank."""
     if not isinstance(like, DTensor) or like.device_mesh.size() == 1:
-        return local
-    sharded = DTensor.from_local(
-        local, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
+        return local_GrC
+    shape = torch.Size((len(local_GrC), *like.shape))
+    stride = (like.numel(), *like.stride())
+    spread = DTensor.from_local(
+        local_GrC, like.device_mesh, _stacked(like), run_check=False, shape=shape, stride=stride
     )
-    return sharded.full_tensor()
+    return spread.full_tensor()
 
 
-def _own_part(whole: Tensor, like: Tensor) -> Tensor:
+def _own_part(whole_GRC: Tensor, like: Tensor) -> Tensor:
     if not isinstance(like, DTensor) or like.device_mesh.size() == 1:
-        return whole
-    replicated = DTensor.from_local(whole, like.device_mesh, [Replicate()] * like.device_mesh.ndim, run_check=False)
-    return replicated.redistribute(placements=like.placements).to_local()
+        return whole_GRC
+    replicated = DTensor.from_local(whole_GRC, like.device_mesh, [Replicate()] * like.device_mesh.ndim, run_check=False)
+    return replicated.redistribute(placements=_stacked(like)).to_local()
+
+
+def _stacked(like: DTensor) -> list[Placement]:
+    """How matrices that are spread as ``like`` is are spread once they are stacked: one dim further."""
+    return [Shard(each.dim + 1) if isinstance(each, Shard) else each for each in like.placements]
