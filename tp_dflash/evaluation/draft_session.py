@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
+from einops import rearrange
 from torch import Tensor
 
 from tp_dflash.drafter import Drafter
@@ -24,7 +25,9 @@ class DraftHead:
 
     def logits(self, hidden_PKD: Tensor) -> Tensor:
         """fp32 logits of hidden rows, one for each of the head's rows."""
-        return F.linear(hidden_PKD.to(self.head_vD.dtype), self.head_vD).float()
+        # As one matrix: rows cut out of blocks have gaps, and a product of batches copies the head for each prompt on CPUs.
+        rows_ND = rearrange(hidden_PKD, "P K D -> (P K) D").to(self.head_vD.dtype)
+        return F.linear(rows_ND, self.head_vD).float().unflatten(0, hidden_PKD.shape[:2])
 
     def tokens(self, row: Tensor) -> Tensor:
         """Token ids of row numbers."""
