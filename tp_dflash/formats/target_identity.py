@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from tp_dflash.config.target import TargetConfig
-from tp_dflash.target import TargetFacts, read_head_rows
+from tp_dflash.target import TargetFacts, read_head_rows, target_file
 
 _HEAD_ROWS = 16
 
@@ -34,7 +34,6 @@ class TargetIdentity:
     @staticmethod
     def of(config: TargetConfig, facts: TargetFacts, name: str | None = None) -> TargetIdentity:
         """Identity of the target of a run; ``name`` (a hub name, say) is published in place of its folder."""
-        folder = Path(config.path) if config.path is not None and Path(config.path).is_dir() else None
         return TargetIdentity(
             name_or_path=name or facts.name,
             architectures=facts.architectures,
@@ -42,8 +41,8 @@ class TargetIdentity:
             hidden_size=facts.hidden_size,
             num_layers=facts.num_layers,
             head=None if config.random_weights else head_digest(config, facts),
-            tokenizer=None if folder is None else _file_digest(folder / "tokenizer.json"),
-            chat_template=None if folder is None else template_digest(folder),
+            tokenizer=_file_digest(target_file(config, "tokenizer.json")),
+            chat_template=_template_digest(config),
         )
 
 
@@ -56,15 +55,15 @@ def head_digest(config: TargetConfig, facts: TargetFacts) -> str:
     return digest.hexdigest()
 
 
-def template_digest(folder: Path) -> str | None:
-    """Digest of the chat template's text, wherever the folder keeps it."""
-    file = folder / "chat_template.jinja"
-    if file.is_file():
-        return hashlib.sha256(file.read_bytes()).hexdigest()
-    settings = folder / "tokenizer_config.json"
-    text = json.loads(settings.read_text(encoding="utf-8")).get("chat_template") if settings.is_file() else None
+def _template_digest(config: TargetConfig) -> str | None:
+    """Digest of the chat template's text, wherever it is kept beside the weights."""
+    file = target_file(config, "chat_template.jinja")
+    if file is not None:
+        return _file_digest(file)
+    settings = target_file(config, "tokenizer_config.json")
+    text = None if settings is None else json.loads(settings.read_text(encoding="utf-8")).get("chat_template")
     return None if text is None else hashlib.sha256(json.dumps(text).encode()).hexdigest()
 
 
-def _file_digest(path: Path) -> str | None:
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
+def _file_digest(file: Path | None) -> str | None:
+    return None if file is None else hashlib.sha256(file.read_bytes()).hexdigest()

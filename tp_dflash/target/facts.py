@@ -9,14 +9,13 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import PreTrainedConfig
 
 from tp_dflash.config.target import TargetConfig
-from tp_dflash.target.source import load_model_config, target_folder, text_config
+from tp_dflash.target.source import load_model_config, target_file, target_folder, text_config
 from tp_dflash.target.weight_files import WeightFiles
 
 # Text model types whose embedding module itself multiplies its rows by the square root of the hidden size.
@@ -169,8 +168,8 @@ def _token_ids(
 ) -> tuple[int, ...]:
     """Ids from the text config, the wrapper's and generation_config.json together, ascending."""
     values = [_read(text, name), _read(model_config, name)]
-    file = Path(config.path or "") / "generation_config.json"
-    if config.path is not None and file.is_file():
+    file = target_file(config, "generation_config.json")
+    if file is not None:
         values.append(json.loads(file.read_text(encoding="utf-8")).get(name))
     flat = [item for value in values for item in (value if isinstance(value, list) else [value])]
     return tuple(sorted({item for item in flat if isinstance(item, int) and item >= 0}))

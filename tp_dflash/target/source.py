@@ -42,6 +42,22 @@ def target_folder(config: TargetConfig) -> Path:
         ) from None
 
 
+def target_file(config: TargetConfig, name: str) -> Path | None:
+    """A small file that lies beside the target's weights, in its folder or on the hub; None if there is none of that name."""
+    if config.path is None:
+        return None
+    if Path(config.path).is_dir():
+        file = Path(config.path) / name
+        return file if file.is_file() else None
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError
+
+    try:
+        return Path(hf_hub_download(config.path, name))
+    except EntryNotFoundError:
+        return None
+
+
 def load_model_config(config: TargetConfig) -> PreTrainedConfig:
     """The model's whole configuration (for a multimodal target: of the wrapper), with target.shape laid over it."""
     if config.shape:
@@ -54,8 +70,8 @@ def load_model_config(config: TargetConfig) -> PreTrainedConfig:
             f"target.path: expected a model that transformers can describe, got {config.path!r} ({_first_line(error)}); "
             "correct target.path, or set target.trust_remote_code for a model with code of its own"
         ) from None
-    file = Path(str(config.path)) / "config.json"
-    if file.is_file():
+    file = target_file(config, "config.json")
+    if file is not None:
         _check_sizes_kept(json.loads(file.read_text(encoding="utf-8")), model_config, str(config.path))
     return model_config
 

@@ -27,7 +27,7 @@ def check_folder(folder: Path, config: TargetConfig, facts: TargetFacts) -> Iter
     yield from check_target_identity(view, config, facts)
     if view.layout == "speculators":
         yield from check_carried_matrices(tensors, config, facts)
-    thinking = None if config.path is None else check_thinking(view, Path(config.path))
+    thinking = check_thinking(view, config)
     if thinking is not None:
         yield thinking
 

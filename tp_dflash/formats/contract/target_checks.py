@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,7 +16,7 @@ from tp_dflash.formats.contract.finding import Finding
 from tp_dflash.formats.contract.folder_view import FolderView
 from tp_dflash.formats.target_identity import TargetIdentity
 from tp_dflash.head import DraftVocabulary
-from tp_dflash.target import TargetFacts, read_embedding_rows, read_head_rows
+from tp_dflash.target import TargetFacts, read_embedding_rows, read_head_rows, target_file
 
 _ROWS = 64
 
@@ -95,12 +94,13 @@ def _head_rows(config: TargetConfig, facts: TargetFacts, ids: list[int]) -> Tens
     return torch.cat([read_head_rows(config, facts, row, row + 1) for row in ids])
 
 
-def check_thinking(view: FolderView, folder: Path) -> Finding | None:
+def check_thinking(view: FolderView, config: TargetConfig) -> Finding | None:
     """Whether a chat request as servers send it by default starts an answer as training's conversations did."""
-    if view.record is None or "template" not in view.record.recipe or not _has_tokenizer(folder):
+    has_tokenizer = target_file(config, "tokenizer_config.json") is not None
+    if view.record is None or "template" not in view.record.recipe or not has_tokenizer:
         return None
     thinking = view.record.recipe["template"].get("thinking")
-    tokenizer = load_tokenizer(str(folder))
+    tokenizer = load_tokenizer(str(config.path), config.trust_remote_code)
     if tokenizer.chat_template is None:
         return None
     default, trained = (
@@ -116,10 +116,6 @@ def check_thinking(view: FolderView, folder: Path) -> Finding | None:
         if same
         else f'send chat_template_kwargs {{"enable_thinking": {str(thinking).lower()}}} with every request',
     )
-
-
-def _has_tokenizer(folder: Path) -> bool:
-    return (folder / "tokenizer_config.json").is_file()
 
 
 def _prompt(tokenizer: PreTrainedTokenizerBase, **variables: Any) -> str:
