@@ -1,1 +1,4 @@
-"""Scripts that set a machine up: the quickstart's model and data, the shell entry points. Nothing imports them."""
+"""What is run from a checkout: the shell entry points, the quickstart's model and data, the recipe, scaling experiments.
+
+The package never imports it; tests do.
+"""

@@ -24,7 +24,8 @@ install_environment() {
         return
     fi
     echo "installing tp_dflash[$extras] (once; a few minutes)"
-    # The pin comes first: without it a machine without a GPU would fetch several GB of CUDA libraries.
+    # First and pinned, so that a machine without a GPU has the version that the tests know. Where pip's index offers it with CUDA
+    # libraries only (several GB), name a CPU build in TP_DFLASH_TORCH, or pip's own settings the index that has one.
     if has_gpu; then
         python -m pip install --quiet "${TP_DFLASH_TORCH:-torch>=2.11}"
     else

@@ -6,6 +6,7 @@
 # JOB_ID        the same on all machines of a job (default: tp_dflash)
 # MAX_RESTARTS  how often the ranks are started again after a failure (default 3); they go on from the newest checkpoint. A machine
 #               that was lost may be started again, or another in its place, with the same command; only the first must stay
+# LOCAL_ADDRESS the address by which the others reach this machine, where its own name does not lead there (torchrun --local-addr)
 # The run folder, the prepared data and the target must lie on a disk that all machines share. NCCL finds the network by
 # itself; where it does not, set NCCL_SOCKET_IFNAME and NCCL_IB_HCA (GLOO_SOCKET_IFNAME on CPUs).
 set -euo pipefail

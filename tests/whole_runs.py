@@ -18,7 +18,7 @@ SPECIAL = ["<pad>", "<eos>", "<mask>"]
 
 
 def make_folder(folder: Path, num_documents: int = 13, words: int = 10) -> Path:
-    """A target of three layers whose tokenizer knows 43 words, and texts of ``words`` to twice as many words."""
+    """A target of five layers whose tokenizer knows 43 words, and texts of ``words`` to twice as many words."""
     vocabulary = {token: index for index, token in enumerate(SPECIAL + WORDS)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="w0"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()

@@ -30,7 +30,7 @@ class AnchorCaps:
 
 
 def eligible_anchors(loss_mask_S: Tensor) -> Tensor:
-    """Positions a of one document with m[a] = m[a+1] = 1 and a + 1 < S, ascending, int64 (spec section 3)."""
+    """Positions a of one document with m[a] = m[a+1] = 1 and a + 1 < S, ascending, int64 (docs/blocks.md)."""
     return torch.nonzero(loss_mask_S[:-1] & loss_mask_S[1:]).squeeze(-1)
 
 

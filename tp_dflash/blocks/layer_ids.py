@@ -7,7 +7,10 @@ from collections.abc import Sequence
 
 
 def check_layer_ids(layer_ids: Sequence[int], num_target_layers: int) -> None:
-    """ValueError unless ids (of layer outputs, from 0) ascend within 0..L-2; the last layer's output is ambiguous (spec section 2)."""
+    """ValueError unless ids (of layer outputs, from 0) ascend within 0..L-2.
+
+    The last layer's output means different things in different engines (docs/blocks.md).
+    """
     ids = list(layer_ids)
     if not ids or any(low >= high for low, high in itertools.pairwise(ids)):
         raise ValueError(

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-# (block size, gamma) pairs of spec section 5: the decay is slower for longer blocks.
+# (block size, gamma) pairs of docs/numerics.md: the decay is slower for longer blocks.
 _GAMMA_TABLE = ((8, 4.0), (10, 5.0), (16, 7.0), (24, 10.0))
 
 

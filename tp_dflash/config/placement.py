@@ -22,7 +22,8 @@ class PlacementConfig(Section):
     drafter: GpuList = Field("0", description="GPUs that train the drafter; each brings its own packs.")
     head: GpuList | None = Field(
         None,
-        description="GPUs that own a shard of the lm_heads. Those that are not drafter GPUs own a shard without a drafter copy. Default: the drafter GPUs.",
+        description="GPUs that own a shard of the lm_heads. Those that are not drafter GPUs own a shard without a drafter "
+        "copy. Default: the drafter GPUs.",
     )
     target_tensor_parallel: int = Field(
         1,

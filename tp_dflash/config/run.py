@@ -34,7 +34,7 @@ class RunConfig(Section):
     logging: LoggingConfig = Field(LoggingConfig(), description="What is written while the run goes on.")
 
     @model_validator(mode="after")
-    def _dpace_needs_whole_blocks(self) -> RunConfig:
+    def _chunks_hold_a_block(self) -> RunConfig:
         if self.training.head_chunk_rows < self.drafter.block_size:
             raise ValueError(
                 f"training.head_chunk_rows: expected at least one block of {self.drafter.block_size} rows, got "

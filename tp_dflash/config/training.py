@@ -26,7 +26,7 @@ class TrainingConfig(Section):
     logits_precision: Literal["float32", "bfloat16"] = Field(
         "float32",
         description="What logits are rounded to. bfloat16 takes half the memory and is wrong near convergence: at KL 0.002 "
-        "the gradient is off by 42% (fp32: 0.3%).",
+        "the hidden gradient is off by 9.5% (fp32: 0.19%).",
     )
     max_bad_steps: int = Field(
         5,

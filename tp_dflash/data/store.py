@@ -22,8 +22,8 @@ TOKENS_FILE, MASK_FILE, COUNTS_FILE = "tokens.bin", "loss_mask.bin", "token_coun
 class TokenStore:
     """The documents of one split. Document d is tokens start_D[d] .. start_D[d] + length_D[d] of the shared files.
 
-    length_D: tokens of each document, int64: what a BatchPlan is made of. weight_D: uses of each per epoch, by its source, float64. line_D: line (or
-    record) it was read from, counted from 1, and file_D: index into ``files``.
+    length_D: tokens of each document, int64: what a BatchPlan is made of. weight_D: uses of each per epoch, by its source,
+    float64. line_D: line (or record) it was read from, counted from 1, and file_D: index into ``files``.
     """
 
     folder: Path

@@ -13,7 +13,7 @@ from tp_dflash.drafter.shape import DrafterShape
 
 
 class Attention(nn.Module):
-    """Grouped-query attention with a norm on every query and key head before the rotary turn (spec section 4).
+    """Grouped-query attention with a norm on every query and key head before the rotary turn (docs/blocks.md).
 
     Tensors: rows (P, R, D); heads (P, R, H or G, E). P counts independent problems: 1 packed micro-step, or prompts.
     """

@@ -28,7 +28,7 @@ from tp_dflash.drafter.shape import DrafterShape
 
 
 class Drafter(nn.Module):
-    """A DFlash drafter with the published parameter names (spec sections 4 and 8).
+    """A DFlash drafter with the published parameter names (docs/blocks.md, docs/formats.md).
 
     Parameters start uninitialised (they may be made on the meta device, sharded, and given storage first): call
     ``initialise`` or load them. Computes in its parameters' dtype as it is when forward runs, so FSDP2's bf16 gathers

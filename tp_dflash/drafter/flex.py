@@ -1,6 +1,7 @@
 """Visibility as a block-sparse mask for flex_attention: the GPU's backend.
 
-Shapes are fixed for a run, so attention is compiled once; nothing here waits for the device. On a CPU the same code runs uncompiled (forward only): slow and dense, for comparing the backends.
+Shapes are fixed for a run, so attention is compiled once; nothing here waits for the device. On a CPU the same code runs
+uncompiled (forward only): slow and dense, for comparing the backends.
 """
 
 from __future__ import annotations

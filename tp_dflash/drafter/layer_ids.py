@@ -12,7 +12,7 @@ def resolve_layer_ids(
 ) -> tuple[int, ...]:
     """Ids of the tapped layers (outputs, counted from 0), given or by the default rule, checked against the target.
 
-    Default: one tap a drafter layer, round(1 + i * (L - 4) / (K - 1)), and L // 2 for a single one (spec section 2).
+    Default: one tap a drafter layer, round(1 + i * (L - 4) / (K - 1)), and L // 2 for a single one (docs/blocks.md).
     ValueError if an id is outside 0..L-2 (the last layer's output means different things in different engines), or if
     ids repeat or descend.
     """

@@ -12,7 +12,7 @@ from tp_dflash.drafter.shape import DrafterShape
 
 
 def parameter_shapes(shape: DrafterShape) -> dict[str, tuple[int, ...]]:
-    """Every tensor of a published drafter (spec section 8): 11 a layer, then fc, hidden_norm and norm."""
+    """Every tensor of a published drafter (docs/formats.md): 11 a layer, then fc, hidden_norm and norm."""
     D, I = shape.hidden_size, shape.intermediate_size  # noqa: E741
     layer = {
         "input_layernorm": (D,),

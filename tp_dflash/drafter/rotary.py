@@ -14,7 +14,7 @@ from tp_dflash.drafter.compiled import compiled_on_gpu
 
 @dataclass(frozen=True, eq=False)
 class Rotary:
-    """Turns heads by their rows' positions: plain RoPE, no scaling (spec section 4).
+    """Turns heads by their rows' positions: plain RoPE, no scaling (docs/blocks.md).
 
     position_PR: positions inside the document, int64. The pair (j, j + E/2) of a head turns by position * theta^(-2j/E).
     Holds positions and not cosines: FSDP2's mixed precision casts every floating-point tensor that enters a module,

@@ -1,4 +1,4 @@
-"""Decoding prompts with a drafter (spec section 9), and without one for comparison.
+"""Decoding prompts with a drafter (docs/evaluation.md), and without one for comparison.
 
 In: token ids of prompts. Out: answers and the seconds of each phase. Greedy answers are the target's own, token for token;
 sampled ones have its distribution. Randomness belongs to the prompt, so neither batching nor ranks change what is drawn.

@@ -82,7 +82,7 @@ class DraftTree:
         budget: int,
         cost: ForwardCost | None = None,
     ) -> DraftTree:
-        """The ``budget`` prefixes with the largest probability products (spec section 9).
+        """The ``budget`` prefixes with the largest probability products (docs/evaluation.md).
 
         A block's positions are drafted independently, so a prefix's probability is the product of its tokens' own.
         Row k of the arguments lists the most probable tokens of the k-th drafted position in descending order and their

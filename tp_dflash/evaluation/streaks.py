@@ -84,7 +84,7 @@ def renewal_streaks(streak_T: Tensor, start: int, stop: int) -> list[int]:
     """Streaks of the blocks that decoding would really draft in known text: t, then t + 1 + streak(t), while t < stop.
 
     streak_T: streak of the block anchored at each position. Their mean over all positions is not acceptance: decoding
-    skips what it accepts, so it meets hard positions more often than a random anchor does (spec section 7).
+    skips what it accepts, so it meets hard positions more often than a random anchor does (docs/evaluation.md).
     """
     streaks, at = [], start
     while at < stop:

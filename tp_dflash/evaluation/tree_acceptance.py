@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 def tree_acceptance(top_log_q_NKc: Tensor, label_log_q_NK: Tensor, valid_NK: Tensor, budget: int) -> Tensor:
-    """Accepted drafted tokens of N blocks (int64) under trees of ``budget`` nodes, spec section 7.
+    """Accepted drafted tokens of N blocks (int64) under trees of ``budget`` nodes (docs/evaluation.md).
 
     max{d : sum_{i<=d} log q_i(y_i) >= lambda_b}, lambda_b the b-th largest prefix log-product of the block, because the
     best-first tree holds exactly the prefixes that are not below it. A certain token (log q = 0) makes a prefix equal

@@ -1,4 +1,4 @@
-"""The speculators layout, which vLLM loads by itself (spec section 8).
+"""The speculators layout, which vLLM loads by itself (docs/formats.md).
 
 The body's tensors as in the z-lab layout, and beside them the target's embedding table and lm_head, the latter reduced to
 the drafter's own vocabulary if it has one (then with d2t and t2d). Layer ids here count hidden states: ours + 1.

@@ -1,4 +1,4 @@
-"""The z-lab layout: what Hugging Face remote code, vLLM and SGLang load (spec section 8).
+"""The z-lab layout: what Hugging Face remote code, vLLM and SGLang load (docs/formats.md).
 
 A folder of config.json, model.safetensors (11 tensors a layer and 3 more, no prefix, no embedding, no head), the modelling
 file for ``AutoModel.from_pretrained(..., trust_remote_code=True)``, a model card and the training record.

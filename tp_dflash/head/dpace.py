@@ -6,7 +6,7 @@ from torch import Tensor
 
 
 def dpace_weights(label_prob_N: Tensor, valid_N: Tensor, block_size: int, floor: float) -> Tensor:
-    """w_j = sum over valid m >= j of prod over valid i <= m of ((1 - a) q_i(y_i) + a), (N,), detached; spec section 5.
+    """w_j = sum over valid m >= j of prod over valid i <= m of ((1 - a) q_i(y_i) + a), (N,), detached (docs/numerics.md).
 
     label_prob_N: q(y) of rows that come in whole blocks (N a multiple of ``block_size``); floor: the constant a. Rows that
     are not valid count neither as a factor nor as a term and get 0. The sum over m is the expected number of accepted

@@ -30,7 +30,7 @@ class _Scatter:
 
 
 def row_losses(output: LoopOutput, labels_n: Tensor, objective: Objective) -> Tensor:
-    """The unweighted blend of each computed row, (n,); spec section 5."""
+    """The unweighted blend of each computed row, (n,) (docs/numerics.md)."""
     merged, overlap = output.merged_nM, output.overlap_nO
     kl_n = output.measured_nP[:, Measured.KL]
     loss_n = objective.ce * (merged[:, Merged.LSE] - merged[:, Merged.LABEL_LOGIT]) + objective.kl * kl_n
